@@ -36,7 +36,6 @@ class Parser(argparse.ArgumentParser):
     """Raises BadInput; argparse would print its usage and exit."""
     raise BadInput(f"{message}; {self.prog} --help lists the arguments.")
 
-
   def parse_with_fields(self, argv: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, str | None]]:
     """Parses a command line that may also change fields of the config.
 

@@ -101,8 +101,8 @@ def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> I
     if not pathlib.Path(path).expanduser().exists():
       raise BadInput(f"--data={args.data!r}: there is no such file or folder, and no data set of this name; give "
                      f"labelled files, or one of {', '.join(_NAMES)} and tfds:NAME.")
-    columns = examples.Columns(args.image_column, args.label_column)
-    yield from inputs.read([path], examples.Reader(form, part=examples.TEST, columns=columns, classes=classes), size)
+    reader = examples.Reader(form, True, examples.TEST, args.image_column, args.label_column, classes)
+    yield from inputs.read([path], reader, size)
     return
   from alma_jax.data import datasets
   try:
@@ -170,8 +170,7 @@ def _entries(record: Record, read: Callable[[pathlib.Path], Any]) -> list[Any]:
   from alma_jax.data import inbox
   folder = pathlib.Path(record.config.dataset.name.removeprefix(sections.LIVE)).expanduser() / "stream"
   used = record.entries
-  paths = [folder / line["name"] for line in used
-           if inbox.signature_of(folder / line["name"]) and inbox.digest(folder / line["name"]) == line["sha256"]]
+  paths = [folder / line["name"] for line in used if inbox.digest(folder / line["name"]) == line["sha256"]]
   if len(paths) < len(used):
     commands.warn([f"{len(used) - len(paths)} of the {len(used)} entries that the run has used are not there any more, "
                    "or have changed; the data are compared with the others"])

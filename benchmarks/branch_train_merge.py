@@ -26,7 +26,6 @@ import numpy as np
 
 import alma_jax
 from alma_jax.learners import prediction, stacked
-from alma_jax.problems import domain_mixture
 from alma_jax.problems.language_modeling import score_windows
 from alma_jax.runs import settings, snapshot
 
@@ -107,8 +106,8 @@ def perplexities(run: alma_jax.Run, split: str, decay: float) -> dict[str, tuple
   all_of, one_of = (cost.num_params, num * cost.fwd_macs), (cost.num_params // num, cost.fwd_macs)
   best = each[each.sum(2).argmax(0), np.arange(each.shape[1])]
   mean = jax.tree.map(lambda leaf: leaf.mean(0, keepdims=True), state.predicting)
-  return {"uniform": (perplexity(domain_mixture.with_moving_prior(each, 1.0)[0]), *all_of),
-          "moving": (perplexity(domain_mixture.with_moving_prior(each, decay)[0]), *all_of),
+  return {"uniform": (perplexity(with_moving_prior(each, 1.0)[0]), *all_of),
+          "moving": (perplexity(with_moving_prior(each, decay)[0]), *all_of),
           "mean": (perplexity(np.logaddexp.reduce(each, 0) - np.log(num)), *all_of),
           "best": (perplexity(best), *all_of), "weights": (perplexity(scored(mean)), *one_of)}
 
@@ -118,6 +117,31 @@ def _number(text: str) -> Any:
     return int(text)
   except ValueError:
     return float(text)
+
+
+def with_moving_prior(log_probs_MNL: np.ndarray, decay: float) -> tuple[np.ndarray, np.ndarray]:
+  """The mixture on windows that are read one after the other.
+
+  The prior of the first window is uniform. After every window π becomes decay π + (1 - decay) p(d | window).
+
+  Args:
+    log_probs_MNL: log-probabilities that each model gives to the targets of N windows in their order; 0 where none
+      counts.
+    decay: from 0 to 1; 1: the prior stays uniform.
+
+  Returns:
+    (log-probabilities of the targets by the mixture float64 [N, L], priors float64 [N, M]).
+  """
+  each_NML = np.moveaxis(np.asarray(log_probs_MNL, np.float64), 1, 0)
+  prior, mixed, priors = np.full(each_NML.shape[1], 1 / each_NML.shape[1]), [], []
+  for each_ML in each_NML:
+    log_prior_M = np.log(np.maximum(prior, np.finfo(np.float64).tiny))
+    joint_ML = log_prior_M[:, None] + np.cumsum(each_ML, 1)  # ln π_d p_d(the targets so far)
+    likelihood = np.logaddexp.reduce(joint_ML, 0)
+    mixed.append(np.diff(likelihood, prepend=0.0))
+    priors.append(prior)
+    prior = decay * prior + (1 - decay) * np.exp(joint_ML[:, -1] - likelihood[-1])
+  return np.array(mixed), np.array(priors)
 
 
 if __name__ == "__main__":

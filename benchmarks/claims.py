@@ -122,7 +122,7 @@ _METHOD = """
   is chosen by another seed than the one that it is compared on: by the next one, for the last one by the first.
   Otherwise the lowest of several equal kinds would seem better than the others. Which seed is next means nothing: the
   claim is tested in all orders of the seeds, and the one with the largest p counts. In simulations with three seeds
-  less than 4 % of such tests are then significant without an effect (`tests/test_evidence.py`).
+  less than 4 % of such tests are then significant without an effect (`tests/studies/test_evidence.py`).
 - **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made scores without any effect, 1 had a
   verdict other than "cannot tell" on one claim or more (`python benchmarks/null_studies.py docs/results --study mnist
   --repeats 100`). With the runs of `mnist_replay` there were 2, and with those of `cifar` none. The claim that needs

@@ -161,7 +161,36 @@ def svg(title: str, width: float, height: float, parts: Iterable[str]) -> str:
           + "\n  ".join(parts) + "\n</svg>\n")
 
 
-DRAWN = {"front": front, "timeline": timeline, "learners": plane}
+def resumed() -> str:
+  """A run that is killed twice goes on from its last checkpoint, and ends like one that is not."""
+  errors, num, kills = [.8, .5, .42, .3, .26, .2, .18, .15], 8, (2.7, 5.4)
+  left, across, parts = 150, 78, []
+  for row, (name, cuts) in enumerate((("never stopped", ()), ("killed twice", kills))):
+    base = 130 + 150 * row
+    parts.append(text(16, base - 44, name))
+    begin = 0.0
+    for end, start in zip((*cuts, num), (0.0, *(math.floor(cut) for cut in cuts))):
+      levels = [(max(start, i), min(end, i + 1), errors[i]) for i in range(num) if i < end and i + 1 > start]
+      stair = " ".join(f"{'M' if not i else 'L'}{left + a * across:.0f},{base - error * 100:.0f} "
+                       f"H{left + b * across:.0f}" for i, (a, b, error) in enumerate(levels))
+      parts.append(f'<path class="curve" d="{stair}"/>')
+      begin = end
+    for cut in cuts:
+      at, saved = left + cut * across, left + math.floor(cut) * across
+      parts.append(f'<path class="arrow" d="M{at:.0f},{base + 8} Q{(at + saved) / 2:.0f},{base + 34} '
+                   f'{saved + 4:.0f},{base + 10}"/>' + text(at + 6, base - 84, "kill -9", "bold"))
+      parts.append(f'<line class="axis" stroke-dasharray="4 4" x1="{at:.0f}" x2="{at:.0f}" y1="{base - 100}" '
+                   f'y2="{base + 8}"/>')
+    parts.append(f'<line class="axis" x1="{left}" x2="{left + num * across}" y1="{base}" y2="{base}"/>')
+    for t in range(1, num + 1):
+      parts.append(circle(left + t * across, base, "other"))
+    parts.append(text(left + begin * across + 10, base - 10, "the same", "good bold"))
+  parts.append(text(left, 310, "dots: checkpoints, from which the same command continues", "soft"))
+  return svg("Test error of a run that is never stopped, and of one that is killed twice and ends the same",
+             left + num * across + 100, 330, parts)
+
+
+DRAWN = {"resumed": resumed, "front": front, "timeline": timeline, "learners": plane}
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ for run in "${runs[@]}"; do
   part "ens of width $width in $precision" 50 "$python" -m alma_jax.main "${ens[@]}" --config.model.width="$width" \
     --config.precision="$precision" --workdir="$out/ens-$width-$precision" --overwrite
 done
-part "killed and resumed, with deterministic kernels" 100 "$python" benchmarks/kill.py "${kill[@]}"
+part "killed and resumed, with deterministic kernels" 100 "$python" tests/slow/kill.py "${kill[@]}"
 part "a language model's training step against PyTorch" 65 "$python" benchmarks/language.py "${language[@]}"
 echo "== ${#failed[@]} parts failed or were cut${failed[*]:+: ${failed[*]}}"
 exit $((${#failed[@]} > 0))

@@ -102,7 +102,7 @@ def of_jax(config: schema.RunConfig, tokens: np.ndarray, steps: int) -> tuple[Ca
   """() -> None, which runs `steps` training steps of this package; and the operations of training on a window."""
   assert isinstance(config.dataset, text_sections.Text)
   vocab_size, length = config.dataset.vocab_size, config.dataset.sequence_length
-  task, shape = language_modeling.of_meta(config, dict(vocab_size=vocab_size))
+  task, shape = language_modeling.Texts.of_meta(config, dict(vocab_size=vocab_size))
   learner = learners.make(contract.Context(config, task, shape, 1, len(tokens)))
   whole = tokens.reshape(-1)
   windows = Windows(np.arange(len(tokens)) * (length + 1), np.full(len(tokens), length, np.int32))

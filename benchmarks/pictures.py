@@ -6,7 +6,7 @@
 Writes digits-stream.png, the figure `stream` of `alma report` for four learners, learners/NAME.png, the test error and
 the parameters of a learner over the stream, and learners/summary.csv, from which drawings.py draws all learners in one
 plane. Each picture also stores the numbers it shows, so that
-tests/test_pictures.py can compare it with today's runs: the text "Description" of the PNG file is JSON,
+tests/studies/test_pictures.py can compare it with today's runs: the text "Description" of the PNG file is JSON,
 {learner: {column of metrics.jsonl: values}}.
 """
 import argparse

@@ -2,7 +2,7 @@
 
     python benchmarks/tutorial.py --out docs/images/tutorial
 
-The commands of a page are its indented blocks, one bash script. tests/test_docs.py runs them in the same way.
+The commands of a page are its indented blocks, one bash script. tests/slow/test_long_docs.py runs them in the same way.
 """
 import argparse
 import os

@@ -1,30 +1,37 @@
 """Eight virtual CPU devices, strict jax, and small data that the tests make."""
+import gc
+import importlib.metadata
 import os
 import tempfile
 
 # Before jax is imported, here and in the processes that tests start. benchmarks/gpu.sh names another platform, on which
 # it runs tests that need one device.
 os.environ["JAX_PLATFORMS"] = PLATFORM = os.environ.get("ALMA_JAX_TEST_PLATFORM", "cpu")
-# Compiling takes half of the time of the suite; without LLVM's optimisations it takes half of that. A run has level 3,
-# with which .ci/run repeats some tests. (--xla_cpu_use_fusion_emitters=false would save another quarter, but at level 0
-# it computes wrong gradients in jax 0.10: test_padding_gets_no_gradient finds it.)
-if PLATFORM == "cpu":
-  os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}".strip()
+# Compiling takes most of the time of the suite. A run has LLVM's level 3; with level 1 and the older emitters of
+# fusions, which later jaxlibs refuse, it takes a third of that. (With level 0 they computed wrong gradients.) .ci/run
+# repeats some tests as a run has it: flags that name the level stay as they are.
+if PLATFORM == "cpu" and "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+  has_older = [int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 11]
+  level = "1 --xla_cpu_use_fusion_emitters=false" if has_older else "0"
+  os.environ["XLA_FLAGS"] = (f"--xla_backend_optimization_level={level} --xla_cpu_parallel_codegen_split_count=1 "
+                             f"{os.environ.get('XLA_FLAGS', '')}").strip()
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled programs
   os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="alma_jax_tests")
 
 import jax
 import pytest
-from runs import ROOT, blobs, small_config
+from runs import ROOT, blobs, sentences, small_config
 
 from alma_jax.config import registry
 from alma_jax.parallel import runtime
 from alma_jax.runs import plots
+from alma_jax.sweeps import pool, states, worker
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.devices()  # from now on there are eight, whatever a test sets
 runtime.setup()
+gc.freeze()  # what the imports have made is not looked through again in each collection
 
 
 def pytest_addoption(parser):
@@ -33,10 +40,10 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
-  """Marks the tests that slow.txt lists, and begins with the longest, so that no process waits for it at the end."""
+  """Marks the tests of tests/slow and studies, and those that slow.txt lists, and begins with the longest."""
   listed = {line for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")}
   for item in items:
-    if item.nodeid.removeprefix("tests/") in listed:
+    if item.path.parent.name in ("slow", "studies") or item.nodeid.removeprefix("tests/") in listed:
       item.add_marker(pytest.mark.slow)
   items.sort(key=lambda item: item.path.name != "test_torture.py")
 
@@ -66,6 +73,17 @@ def make_config():
 def arrays():
   """x_train, y_train, x_test, y_test of 120 + 30 images of 6x6, three classes."""
   return (*blobs(120), *blobs(30, seed=1))
+
+
+@pytest.fixture(scope="session")
+def books(tmp_path_factory):
+  """12 training documents of 60 lines, 2 for validation and 2 for test."""
+  root = tmp_path_factory.mktemp("books")
+  for split, num in (("train", 12), ("valid", 2), ("test", 2)):
+    (root / split).mkdir()
+    for i in range(num):
+      (root / split / f"{i:02d}.txt").write_text(sentences(100 * len(split) + i))
+  return root
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +118,21 @@ def tfds_dir(tmp_path_factory):
   for name, shape in (("mnist", (28, 28, 1)), ("cifar10", (32, 32, 3))):
     builder(name, shape)(data_dir=str(root), file_format="array_record").download_and_prepare()
   return root
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+  """Runs jobs in this process, in place of workers. Returns the names of the jobs that were started."""
+  begun = []
+
+  def run(todo, *unused):
+    for job in todo:
+      begun.append(job.name)
+      kind, line = worker.attempt(job.packed())
+      yield states.Event(kind, job, line)
+
+  monkeypatch.setattr(pool, "run", run)
+  return begun
 
 
 @pytest.fixture

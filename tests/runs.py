@@ -26,6 +26,10 @@ from alma_jax.runs import loop, snapshot
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOUNDATION = ["sm", "ens", "umix", "gens"]
+TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16, "model.num_layers": 2,
+       "model.num_heads": 2, "train.steps": 6, "train.warmup_steps": 2, "train.batch_size": 4, "train.eval_every": 4,
+       "train.learning_rate": (0.01,)}
+SPOKEN = "the cat sat on a mat and then it ran to see some dog by that old red barn again"
 
 
 def small_config(learner="sm", **changes):
@@ -41,6 +45,22 @@ def small_config(learner="sm", **changes):
     config.stream.waiting_time = 2
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
   return config
+
+
+def text_config(books, learner="sm", **changes):
+  """A run of seconds: 4 mega-batches, 6 steps each of 4 windows of 16 tokens."""
+  config = configs.language(learner, "tiny")
+  config.update_from_flattened_dict(TOY | {
+      "dataset.name": f"text:{books}", "devices": 1, "log.progress": False, "log.tensorboard": False})
+  if learner == "gmoe":
+    config.model.num_experts, config.learner.add_experts = 2, (1, 2)
+  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
+  return config
+
+
+def sentences(seed, num=60):
+  rng = np.random.default_rng(seed)
+  return "\n".join(" ".join(rng.choice(SPOKEN.split(), 8)) for _ in range(num))
 
 
 def blobs(num, shape=(6, 6), classes=3, seed=0):

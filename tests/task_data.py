@@ -26,8 +26,8 @@ def images(train=600, test=6, blank=False):
 
 
 def make(name, seed=0, **kwargs):
-  few = {} if name.startswith("tasks") else dict(test_per_class=6)
-  return task_streams.make(name, seed=seed, **dict(data=images(), sources="stand_ins") | few | kwargs)
+  few = {} if name.startswith("tasks") else dict(test_per_class=6, sources="stand_ins")
+  return task_streams.make(name, seed, **dict(given=images()) | few | kwargs)
 
 
 def parts(task):

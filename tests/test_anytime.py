@@ -5,9 +5,8 @@ import json
 import jax
 import numpy as np
 import pytest
-from runs import assert_same_run, blobs, lines, slow, small_config
+from runs import assert_same_run, blobs, lines, slow, small_config, text_config
 from stages import examine
-from test_language import books, text_config  # noqa: F401
 
 import alma_jax
 from alma_jax import config as configs
@@ -215,7 +214,7 @@ def test_nothing_is_used_before_it_arrives(tmp_path, arrays):
 
 
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
-def test_windows_that_arrive_test_a_language_model(tmp_path, books):  # noqa: F811
+def test_windows_that_arrive_test_a_language_model(tmp_path, books):
   config = text_config(books, stream__num_megabatches=2, train__steps=2, train__warmup_steps=1, learner__average=0.5,
                        dataset__eval_tokens=200)
   run = alma_jax.run(config, tmp_path)

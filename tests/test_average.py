@@ -6,7 +6,6 @@ import optax
 import pytest
 from runs import blobs, slow
 from stages import Stages, arrays_equal, assert_close, batches_of, begin, finish, fit_stage, setting_of, train_stage
-from test_language import books  # noqa: F401
 from test_language import setting_of as text_setting_of
 
 from alma_jax.learners import stacked
@@ -81,7 +80,7 @@ def test_statistics_of_batch_norm_are_averaged_too(monkeypatch, stepwise):
   assert max(jax.tree.leaves(moved)) > 1e-3
 
 
-def test_language_models_are_averaged(books):  # noqa: F811
+def test_language_models_are_averaged(books):
   setting = text_setting_of(books, learner__average=0.5, train__eval_every=0)
   state = assert_averaged(setting, 0.5)
   assert setting.learner.cost(state).num_params == 2 * setting.learner.cost(setting.learner.init()).num_params

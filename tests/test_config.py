@@ -298,3 +298,10 @@ def test_fields_may_stand_before_or_without_the_config_file():
   assert (config.deterministic, config.log.progress) == (True, False)
   config = parsed("--config.train.epochs=3")
   assert (config.dataset.name, config.learner.name, config.train.epochs) == ("digits", "ens", 3)
+
+
+def test_numbers_that_no_float_can_be_are_refused():
+  tree = configs.base().to_dict()
+  tree["train"]["learning_rate"] = 10**400
+  with pytest.raises(BadInput, match="train.learning_rate=1000"):
+    configs.parse(tree)

@@ -12,9 +12,8 @@ from runs import (
   lines,
   one_step_a_dispatch,
   small_config,
+  text_config,
 )
-from test_apart import in_process  # noqa: F401
-from test_language import books, text_config  # noqa: F401
 from test_live import drop, live_config, make_folder
 from test_paths import task_config
 
@@ -77,7 +76,7 @@ def live_images(folder, arrays):
   return folder
 
 
-def live_texts(folder, books):  # noqa: F811
+def live_texts(folder, books):
   make_folder(folder)
   for t, path in enumerate(sorted((books / "train").iterdir())[:2]):
     (folder / "stream" / f"{t}.txt").write_bytes(path.read_bytes())

@@ -8,8 +8,8 @@ from typing import ClassVar
 import flax.linen as nn
 import numpy as np
 import pytest
-from runs import slow
-from test_language import books, text_config  # noqa: F401
+from runs import slow, text_config
+from test_predictor import load
 
 import alma_jax
 from alma_jax import export
@@ -29,10 +29,10 @@ def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, ch
   run = alma_jax.run(make_config(learner, **changes), tmp_path / "run", data=arrays)
   place = export.export(run)
   assert place == tmp_path / "run/export"
-  images, found = arrays[2], []
-  for part in (images, images[:3], images[:1]):  # any number of them
-    found.append(_ask(place, part, tmp_path))
-    np.testing.assert_allclose(found[-1], run.predict(part), atol=2e-6)
+  images = arrays[2]
+  np.testing.assert_allclose(_ask(place, images, tmp_path), run.predict(images), atol=2e-6)
+  for part in (images[:3], images[:1]):  # any number of them
+    np.testing.assert_allclose(load(place).predict(part[..., None]), run.predict(part), atol=2e-6)
   facts = json.loads((place / "predictor.json").read_text())
   assert (facts["classes"], facts["example_shape"], facts["dtype"], facts["stage"]) == (3, [6, 6, 1], "uint8", 1)
   assert len(facts["normalization"]["mean"]) == 1
@@ -63,7 +63,7 @@ def test_vgg_is_exported(tmp_path, make_config):
   np.testing.assert_allclose(_ask(export.export(run), data[2][:5], tmp_path), run.predict(data[2][:5]), atol=1e-5)
 
 
-def test_language_models_are_exported(tmp_path, books):  # noqa: F811
+def test_language_models_are_exported(tmp_path, books):
   run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2), tmp_path / "run")
   place = export.export(run, out=tmp_path / "out")
   facts = json.loads((place / "predictor.json").read_text())
@@ -81,7 +81,7 @@ def test_language_models_are_exported(tmp_path, books):  # noqa: F811
 def test_stages_and_folders(tmp_path, make_config, arrays):
   run = alma_jax.run(make_config(checkpoint__keep_every=1), tmp_path / "run", data=arrays)
   place = export.export(run.path, stage=0, out=tmp_path / "first")
-  np.testing.assert_allclose(_ask(place, arrays[2], tmp_path), run.predict(arrays[2], stage=0), atol=2e-6)
+  np.testing.assert_allclose(load(place).predict(arrays[2][..., None]), run.predict(arrays[2], stage=0), atol=2e-6)
   (tmp_path / "file").touch()
   with pytest.raises(BadInput, match="the predictor cannot be written to"):
     export.export(run, out=tmp_path / "file")
@@ -135,7 +135,7 @@ def test_own_code_may_count_the_examples_of_a_batch(tmp_path, make_config, array
   run = alma_jax.run(make_config(learner, model__name=model, log__predictor=True), tmp_path / "run", data=arrays)
   images = arrays[2]
   for part in (images, images[:1]):
-    np.testing.assert_allclose(_ask(run.path / "predictor", part, tmp_path), run.predict(part), atol=2e-6)
+    np.testing.assert_allclose(load(run.path / "predictor").predict(part[..., None]), run.predict(part), atol=2e-6)
 
 
 class Small(hmoe.HMoE):
@@ -175,7 +175,7 @@ def test_one_example_at_a_time_only_if_own_code_predicts(tmp_path, make_config, 
   place = export.export(run)
   assert (seen == [1]) == (cls is Sharp)
   for part in (arrays[2], arrays[2][:1]):
-    np.testing.assert_allclose(_ask(place, part, tmp_path), run.predict(part), atol=2e-6)
+    np.testing.assert_allclose(load(place).predict(part[..., None]), run.predict(part), atol=2e-6)
 
 
 class Spoken(sm.SM):
@@ -202,7 +202,7 @@ class Speak(sm.Options):
 
 
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
-def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):  # noqa: F811
+def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):
   alma_jax.register(Speak)
   config = text_config(books, stream__num_megabatches=1)
   config.learner.name, config.train.learning_rate = "spoken", (0.01, 0.02)

@@ -11,7 +11,7 @@ from alma_jax import config as configs
 from alma_jax.runs import exporting
 from alma_jax.sweeps import Sweep, jobs, states
 
-REFUSAL = ("{} holds a run of alma_jax 0.1 (config.json: format None), but this version reads only format 2; "
+REFUSAL = ("{} holds a run of alma_jax 0.1 (config.json: format None), but this version reads only format 3; "
            "run it again, with --overwrite or in another folder, or use the version that wrote it.")
 
 

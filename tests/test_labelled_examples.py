@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import types
+import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +61,15 @@ def content(name, data):
     (root / name).write_bytes(data)
     return root / name
   return make
+
+
+def archive(**members):
+  """The bytes of a ZIP archive."""
+  file = io.BytesIO()
+  with zipfile.ZipFile(file, "w") as made:
+    for name, data in members.items():
+      made.writestr(name, data)
+  return file.getvalue()
 
 
 def folder(x, labels, damaged=None, **more):
@@ -142,6 +152,7 @@ BAD = {
     "no file": (lambda root: root / "none.npz", "there is no", True),
     "another kind": (content("a.csv", b"1,2\n"), "of a kind that cannot be read here; give an .npz", True),
     "no archive": (content("a.npz", b"no"), "is not an .npz file of plain arrays", True),
+    "an archive of texts": (content("a.npz", archive(x=b"no array", y=b"no array")), "not an .npz file", True),
     "a torn archive": (lambda root: content("b.npz", whole(npz(x=GREY, y=Y))(root)[:-200])(root),
                        "is not an .npz file of plain arrays", True),
     "objects": (npz(x=np.array([{}] * N), y=Y), "(Object arrays cannot be loaded", True),
@@ -261,7 +272,7 @@ def rows(x, classes):
 
 def test_a_chosen_column_counts_before_the_parts(tmp_path):
   np.savez(tmp_path / "a.npz", x_test=ROWS, y_test=Y, other=ROWS + 1)
-  read = examples.Reader(part=examples.TEST, columns=examples.Columns("other")).whole(tmp_path / "a.npz")
+  read = examples.Reader(part=examples.TEST, image_column="other").whole(tmp_path / "a.npz")
   np.testing.assert_array_equal(read.x, (ROWS + 1).astype(np.float32))
   np.testing.assert_array_equal(read.labels.numbers, Y)
 

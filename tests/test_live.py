@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import shutil
 import time
 import tracemalloc
 import zlib
@@ -16,18 +15,16 @@ import pytest
 from matplotlib import figure
 from PIL import Image
 from pyarrow import parquet
-from runs import alma, blobs, interrupted, launch, lines, one_step_a_dispatch, slow, small_config
-from test_language import books, text_config  # noqa: F401
+from runs import alma, interrupted, launch, lines, slow, small_config
 
 import alma_jax
 from alma_jax import board, keys, messages
 from alma_jax import config as configs
-from alma_jax.data import datasets, examples, feed, inbox, text, unpacking
+from alma_jax.data import datasets, examples, feed, inbox, unpacking
 from alma_jax.errors import BadInput
-from alma_jax.learners import prediction
 from alma_jax.monitor import view
 from alma_jax.protocols import drift
-from alma_jax.runs import exporting, listeners, plots, settings
+from alma_jax.runs import listeners, plots, settings
 from alma_jax.store import metrics, run_files
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
@@ -381,50 +378,6 @@ def test_a_repaired_entry_is_used(tmp_path, arrays):
   assert len(alma_jax.run(config, tmp_path / "run").metrics["t"]) == 2  # after a restart it is used no second time
 
 
-def test_changes_after_use_and_copies_are_reported(tmp_path, arrays):
-  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
-  for t in (1, 2, 3):
-    parts.drop(folder, t)
-  (folder / "stream" / "004.npz").write_bytes((folder / "stream" / "001.npz").read_bytes())
-  config = live_config(folder, dataset__settle_seconds=0.0, stream__replay=1.0)
-  assert interrupted(config, tmp_path / "run", 60)
-  assert notices(tmp_path / "run") == [("duplicate", "004.npz")]
-  (folder / "stream" / "001.npz").unlink()
-  drop(folder, 2, *(array[:20] for array in arrays[:2]))
-  os.utime(folder / "stream" / "003.npz")  # touched, not changed
-  assert interrupted(config, tmp_path / "run", 20)
-  assert interrupted(config, tmp_path / "run", 20)
-  assert notices(tmp_path / "run")[1:] == [("disappeared", "001.npz"), ("changed", "002.npz")]
-
-
-def test_copies_that_no_checkpoint_needs_are_deleted(tmp_path, arrays):
-  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(stream__num_megabatches=8), arrays)
-  for t in range(1, 9):
-    parts.drop(folder, t)
-  (folder / "end").touch()
-  for name, replay, expected in (("without", 0.0, 1), ("with", 0.5, 8)):
-    config = live_config(folder, stream__waiting_time=1, checkpoint__seconds=0.0, stream__replay=replay)
-    alma_jax.run(config, tmp_path / name)
-    assert len(list((tmp_path / name / "megabatches").iterdir())) == expected
-
-
-def test_without_its_copy_a_run_reads_the_entry_again(tmp_path, arrays):
-  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
-  for t in range(1, 5):
-    parts.drop(folder, t)
-  (folder / "end").touch()
-  config = live_config(folder, stream__replay=1.0, stream__waiting_time=1)
-  alma_jax.run(config, tmp_path / "whole")
-  assert interrupted(config, tmp_path / "run", 3)
-  (tmp_path / "run" / "megabatches" / "000001.npz").write_bytes(b"torn")
-  shutil.copytree(tmp_path / "run", tmp_path / "other")
-  alma_jax.run(config, tmp_path / "run")
-  assert_same_results(tmp_path / "whole", tmp_path / "run")
-  (folder / "stream" / "001.npz").unlink()
-  with pytest.raises(BadInput, match=r"mega-batch 1 is needed again, but the run's copy of it is gone"):
-    alma_jax.run(config, tmp_path / "other")
-
-
 # ---------------------------------------------------------------- folders and Parquet files
 
 
@@ -627,54 +580,6 @@ def test_declared_classes_may_begin_with_a_byte_order_mark(tmp_path, arrays):
     alma_jax.run(live_config(folder), tmp_path / "other")
 
 
-def test_drift_is_reported(tmp_path, monkeypatch, capsys):
-  """From mega-batch 7 on the labels mean something else; a run that is stopped again and again says the same."""
-  x, y = blobs(12 * 30)
-  folder = make_folder(tmp_path / "live")
-  for t in range(1, 13):
-    part = slice(30 * t - 30, 30 * t)
-    drop(folder, t, x[part], (y[part] + (t >= 7)) % 3)
-  (folder / "end").touch()
-  config = live_config(folder, "gens", log__drift=0.002, log__tensorboard=True, train__epochs=8, train__batch_size=8,
-                       model__width=8)
-  alma_jax.run(config, tmp_path / "whole")
-  found = lines(tmp_path / "whole", "metrics.jsonl")
-  alarms = [line["t"] for line in found if drift.AFTER in line]
-  assert alarms
-  assert alarms[0] in (7, 8)
-  first = found[alarms[0] - 1]
-  assert first[drift.BEFORE] < 0.4 < first[drift.AFTER]
-  assert capsys.readouterr().err.count("drift at mega-batch") == len(alarms)
-  events = b"".join(path.read_bytes() for path in (tmp_path / "whole" / "tensorboard" / "stream").iterdir())
-  assert drift.AFTER.encode() in events
-  one_step_a_dispatch(monkeypatch)
-  while interrupted(config, tmp_path / "cut", 40):
-    pass
-  assert_same_results(tmp_path / "whole", tmp_path / "cut")
-
-
-@pytest.mark.filterwarnings("ignore:the vocabulary has")
-def test_drift_of_text_is_reported(tmp_path, books, capsys):  # noqa: F811
-  """From mega-batch 9 on the words are other ones; the loss of a run without a test set falls before."""
-  folder, rng = make_folder(tmp_path / "live"), np.random.default_rng(0)
-  for t in range(1, 13):
-    words = ["the", "cat", "sat", "on", "a", "mat"] if t < 9 else ["xylo", "quip", "fjord", "vex", "jazz"]
-    (folder / "stream" / f"{t:03d}.txt").write_text(" ".join(rng.choice(words, 1200)))
-  (folder / "end").touch()
-  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
-                       stream__waiting_time=4, log__drift=0.002)
-  alma_jax.run(config, tmp_path / "whole")
-  found = lines(tmp_path / "whole", "metrics.jsonl")
-  first = next(line for line in found if drift.AFTER in line)
-  assert first["t"] in (9, 10)
-  assert first[drift.BEFORE] < first[drift.AFTER] < first["prequential_perplexity"] * 1.01
-  assert f"drift at mega-batch {first['t']}: the prequential perplexity has risen from" in capsys.readouterr().err
-  assert all(line[metrics.DEVIATION] > 0 for line in found[4:])
-  while interrupted(config, tmp_path / "cut", 7):
-    pass
-  assert_same_results(tmp_path / "whole", tmp_path / "cut")
-
-
 def test_topics_are_no_drift_of_text():
   """Means that scatter by 0.2 nats around a falling loss, windows by 0.6, and at last a jump by 1 nat."""
   rng, detector = np.random.default_rng(0), drift.Detector(0.002, "perplexity", np.log(8192))
@@ -693,33 +598,6 @@ def test_topics_are_no_drift_of_text():
   assert np.exp(4.5) < raised[drift.BEFORE] < np.exp(4.9) < raised[drift.AFTER] < np.exp(5.9)
 
 
-@pytest.mark.filterwarnings("ignore:the vocabulary has")
-def test_an_infinite_prequential_perplexity_is_null(tmp_path, books, monkeypatch):  # noqa: F811
-  """The deployed learner gives a token of mega-batch 3 the probability 0. The run goes on, and drift is watched."""
-  folder, rng, calls = make_folder(tmp_path / "live"), np.random.default_rng(0), []
-  for t in range(1, 5):
-    (folder / "stream" / f"{t:03d}.txt").write_text(" ".join(rng.choice(["the", "cat", "sat", "on", "a", "mat"], 400)))
-  (folder / "end").touch()
-
-  real = prediction.contributions
-
-  def contributions(*args):
-    found = real(*args)
-    found["log_sum"][0] = found["log_sum"][0] if calls else -np.inf
-    calls.append(args)
-    return found
-
-  monkeypatch.setattr(prediction, "contributions", contributions)
-  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
-                       stream__waiting_time=2, log__drift=0.002)
-  run = alma_jax.run(config, tmp_path / "run")
-  found = lines(tmp_path / "run", "metrics.jsonl")
-  for key in "prequential_perplexity", metrics.DEVIATION:
-    assert [line.get(key) is None for line in found] == [True, True, True, False]
-  assert found[2]["perplexity"] is None
-  assert np.isfinite(run.summary["average_perplexity"])
-
-
 def test_a_falling_error_is_no_drift():
   rng, detector = np.random.default_rng(0), drift.Detector(0.002)
   for t in range(1, 201):
@@ -733,7 +611,7 @@ def test_a_falling_error_is_no_drift():
 
 def found(box):
   entry = box.next()
-  return entry and entry.path.name
+  return entry and entry[0].name
 
 
 def test_an_entry_counts_once_it_has_not_changed(tmp_path, monkeypatch):
@@ -756,7 +634,7 @@ def test_an_entry_counts_once_it_has_not_changed(tmp_path, monkeypatch):
   assert found(box) is None
   now[0] += 5
   assert found(box) == "a.txt"
-  box.use("a.txt")
+  box.finish("a.txt")
   assert found(box) == "b.txt"
 
 
@@ -768,7 +646,7 @@ def test_renamed_and_old_entries_count_at_once(tmp_path):
   assert box.is_empty
   (tmp_path / "d.tmp").rename(tmp_path / "d")
   assert found(box) == "d"
-  box.use("d")
+  box.finish("d")
   (tmp_path / "f").mkdir()
   (tmp_path / "f" / "image").write_text("1")
   assert found(box) is None
@@ -789,65 +667,3 @@ def test_the_files_of_a_folder_may_arrive_slowly(tmp_path, monkeypatch):
     assert found(box) is None
   now[0] += 5
   assert found(box) == "f"
-
-
-# ---------------------------------------------------------------- text
-
-
-@pytest.fixture
-def text_parts(books):  # noqa: F811
-  """(offline config, the documents of its mega-batches)."""
-  offline = text_config(books)
-  source = configs.parse(offline).dataset.source()
-  corpus = settings.prepare(configs.parse(offline)).protocol.source.corpus
-  every = text.prepare(source.read(), 4, 0)["train"]
-  return offline, [every[first:last] for first, last in zip(corpus.parts, corpus.parts[1:])]
-
-
-@pytest.mark.filterwarnings("ignore:the vocabulary has")
-@pytest.mark.parametrize("changes", [{"stream__replay_share": 0.3, "stream__waiting_time": 2},
-                                     slow({"stream__replay": 1.0})])
-def test_a_live_text_equals_the_offline_text(tmp_path, books, text_parts, monkeypatch, changes):  # noqa: F811
-  one_step_a_dispatch(monkeypatch)
-  alma_jax.run(text_config(books, **changes), tmp_path / "offline")
-  folder = make_folder(tmp_path / "live")
-  for split in ("valid", "test"):
-    shutil.copytree(books / split, folder / split)
-  for t, part in enumerate(text_parts[1], 1):
-    text = "".join(json.dumps({"text": document.decode()}) + "\n" for document in part)
-    (folder / "stream" / f"{t}.jsonl").write_text(text)
-  (folder / "end").touch()
-  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
-                       **changes)
-  while interrupted(config, tmp_path / "run", 5):
-    pass
-  assert_same_results(tmp_path / "offline", tmp_path / "run")
-  source = json.loads(exporting.files_of(alma_jax.load_run(tmp_path / "run"))["predictor.json"])["provenance"]
-  begun = json.loads((tmp_path / "run/config.json").read_text())["data_fingerprint"]
-  assert source["data_fingerprint"] == feed.fingerprint(begun, lines(tmp_path / "run", "stream.jsonl"))
-  assert f"mega-batches 1 to {len(text_parts[1])}, listed in stream.jsonl" in source["data_covered"]
-
-
-@pytest.mark.filterwarnings("ignore:the vocabulary has")
-def test_text_without_a_test_set_and_with_bad_entries(tmp_path, books, text_parts):  # noqa: F811
-  folder = make_folder(tmp_path / "live")
-  for t, part in enumerate(text_parts[1][:3], 1):
-    (folder / "stream" / f"{t}.txt").write_bytes(b"\n".join(part))
-  for name, content in {"0.txt": b"\xff", "0.jsonl": b'{"text": "a"}\n{"txt": "b"}\n', "0a.jsonl": b"{",
-                        "0b.txt": b" \n", "0c.txt": b"short", "0.npz": b"x"}.items():
-    (folder / "stream" / name).write_bytes(content)
-  (folder / "end").touch()
-  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
-                       log__progress=True)
-  run = alma_jax.run(config, tmp_path / "run")
-  found = lines(tmp_path / "run", "metrics.jsonl")
-  assert [line["perplexity"] for line in found] == [None, *[line["prequential_perplexity"] for line in found[1:]]]
-  assert run.summary["final_perplexity"] == found[-1]["perplexity"] < 300
-  assert run.sample("the cat", num_tokens=3).startswith("the cat")
-  refused = alma("evaluate", f"--workdir={run.path}", f"--data={folder / 'stream/1.txt'}")
-  assert "1 of the 1 examples" in refused.stderr
-  reasons = rejected(tmp_path / "run")
-  for name, part in {"0.txt": "not UTF-8", "0.jsonl": "line 2 is neither", "0a.jsonl": "line 1 is not JSON",
-                     "0b.txt": "holds no text", "0c.txt": "has only 9 tokens", "0.npz": "give a .txt file"}.items():
-    assert part in reasons.pop(name)
-  assert not reasons

@@ -8,8 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import sklearn.metrics
-from runs import alma, blobs, launch, scalars, small_config
-from test_language import books, text_config  # noqa: F401
+from runs import alma, blobs, launch, scalars, small_config, text_config
 from test_live import drop, live_config, make_folder
 from test_paths import task_config
 
@@ -218,7 +217,7 @@ def test_bits_per_byte_by_hand():
 
 
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
-def test_bits_per_byte_of_a_run(tmp_path, books):  # noqa: F811
+def test_bits_per_byte_of_a_run(tmp_path, books):
   config = text_config(books, log__metrics=("bits_per_byte",), dataset__eval_tokens=0)
   run = alma_jax.run(config, tmp_path / "run")
   text = b"".join((books / "test" / name).read_bytes() for name in ("00.txt", "01.txt"))

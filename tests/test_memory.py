@@ -5,7 +5,7 @@ import resource
 import jax
 import numpy as np
 import pytest
-from runs import blobs, launch, small_config
+from runs import blobs, small_config
 from stages import Stages, begin, setting_of
 
 import alma_jax
@@ -161,15 +161,6 @@ def test_what_overwrites_a_finished_run_is_refused_as_well(tmp_path, arrays):
 def test_language_models_that_cannot_fit(text, changes, sentence):
   with pytest.raises(BadInput, match=sentence):
     memory.check(text_setting(text, **changes), memory.Limits(10**9, None))
-
-
-@pytest.mark.parametrize("flag", ["train.batch_size=1000000000", "model.width=10000000"])
-def test_commands_end_with_a_sentence(tmp_path, flag):
-  quiet = "--config.log.progress=False"  # on a busy machine it would also print how long loading took
-  done = launch("configs/digits.py:ens", f"--config.{flag}", quiet, f"--workdir={tmp_path}/run")
-  assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-  assert f"so lower {flag}." in done.stderr
-  assert not (tmp_path / "run").exists()
 
 
 def test_devices_have_limits_of_their_own():

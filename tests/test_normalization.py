@@ -11,7 +11,7 @@ from test_predictor import load
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.data import normalization
-from alma_jax.data.megabatches import Permuted
+from alma_jax.data.megabatches import permuted
 from alma_jax.errors import BadInput
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors import inputs
@@ -22,7 +22,7 @@ NIGHTS, CHANGE = 4, 3  # mega-batches, and the first whose column 0 is not const
 
 
 def test_the_first_constants_see_only_the_first_training_part():
-  megabatches = Permuted(100, 4, 0.1, 0)
+  megabatches = permuted(100, 4, 0.1, 0)
   x = np.zeros((100, 2), np.float32)
   first = megabatches.part(1)[0]
   x[first] = [[5.0, 1.0]]
@@ -158,7 +158,7 @@ def table(megabatches):
 def config_and_data(learner, **changes):
   changes = {"stream__num_megabatches": NIGHTS, "stream__waiting_time": 1, "train__epochs": 8, "model__width": 8,
              "checkpoint__keep_every": 1, "log__predictor": True, **changes}
-  return changes, table(Permuted(480, NIGHTS, 0.1, 0))
+  return changes, table(permuted(480, NIGHTS, 0.1, 0))
 
 
 @pytest.mark.parametrize("learner", ["gens", slow("sm"), slow("hmoe"), slow("gmoe")])

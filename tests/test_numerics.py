@@ -7,7 +7,6 @@ import pytest
 from runs import small_config
 
 from alma_jax import config as configs
-from alma_jax.data import augment
 from alma_jax.models import cost
 from alma_jax.problems import classification
 from alma_jax.store import metrics
@@ -54,8 +53,8 @@ def test_adam_is_optax_adam():
 
 def test_augmentation_is_a_shifted_window_possibly_flipped():
   x = jax.random.normal(jax.random.key(0), (64, 8, 8, 3))
-  y = np.asarray(augment.flip_and_crop(jax.random.key(1), x, 0, 64))
-  padded = np.pad(x, ((0, 0), (4, 4), (4, 4), (0, 0)), constant_values=augment.BLACK)
+  y = np.asarray(classification.flip_and_crop(jax.random.key(1), x, 0, 64))
+  padded = np.pad(x, ((0, 0), (4, 4), (4, 4), (0, 0)), constant_values=classification.BLACK)
   found = set()
   for image, wide in zip(y, padded):
     match = [(i, j, f) for i in range(9) for j in range(9) for f in (False, True)
@@ -70,17 +69,17 @@ def test_augmentation_is_a_shifted_window_possibly_flipped():
 
 def test_augmentation_does_not_depend_on_how_a_batch_is_split():
   x = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
-  whole = augment.flip_and_crop(jax.random.key(1), x, 0, 12)
-  parts = [augment.flip_and_crop(jax.random.key(1), x[i:i + 3], i, 12) for i in range(0, 12, 3)]
+  whole = classification.flip_and_crop(jax.random.key(1), x, 0, 12)
+  parts = [classification.flip_and_crop(jax.random.key(1), x[i:i + 3], i, 12) for i in range(0, 12, 3)]
   np.testing.assert_array_equal(whole, np.concatenate(parts))
 
 
 def contribute(logits, combine):
   """Contributions of members [M, B, K], joined."""
-  total = None
+  problem, total = classification.Classification(logits.shape[-1], False), None
   for member in logits:
-    total = classification.join(total, jax.device_get(classification.contribution(jnp.asarray(member), combine)))
-  return classification.resolve(total, len(logits), combine)
+    total = problem.join(total, jax.device_get(classification.contribution(jnp.asarray(member), combine)))
+  return problem.resolve(total, len(logits), combine)
 
 
 def test_joint_predictions():

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from runs import lines, small_config
+from runs import lines, slow, small_config
 
 import alma_jax
 from alma_jax import board, compare
@@ -16,7 +16,7 @@ from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
 from alma_jax.monitor import view
-from alma_jax.problems import heads, sequence
+from alma_jax.problems import classification, sequence
 from alma_jax.runs import exporting, settings
 from alma_jax.store.record import Record
 
@@ -108,7 +108,7 @@ def test_replay_keeps_one_body_and_all_heads(finished):
   assert lines[4]["prequential_error"] is None
 
 
-@pytest.mark.parametrize("learner", ["mntdp", "select", "replay"])
+@pytest.mark.parametrize("learner", ["mntdp", slow("select"), "replay"])
 def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
   """A third task with ten classes changes neither results nor costs of the first two, which have four."""
   classes = {2: [[0, 1, 2, 3], [4, 5, 6, 7]]}
@@ -129,8 +129,8 @@ def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
 
 def test_replay_draws_evenly_over_tasks(tmp_path):
   """A task of 20 images is drawn as often as one of 200; errors are means over tasks."""
-  task = heads.JointClassification(2, False, 0.0, 3)
-  sums = task.sums(np.zeros((4, 6), np.float32), heads.JointBatch(None, np.array([0, 1, 1, 0]), None, np.array(
+  task = sequence.JointClassification(2, False, 0.0, 3)
+  sums = task.sums(np.zeros((4, 6), np.float32), classification.Batch(None, np.array([0, 1, 1, 0]), None, np.array(
       [0, 0, 0, 2]), np.full(4, 2)), np.array([True, True, True, True]))  # equal logits predict class 0
   assert sums.wrong.tolist() == [2, 0, 0]
   report = task.report(jax.tree.map(lambda leaf: np.asarray(leaf)[None], sums), np.array([4]), np.array([4]))
@@ -450,14 +450,3 @@ def test_predictions_for_a_task(finished, tmp_path, learner):
   folder = exporting.export(run, out=tmp_path / "out", task=5)
   predict = runpy.run_path(str(folder / "load.py"))["predict"]
   np.testing.assert_allclose(predict(x), run.predict(x, task=5), atol=1e-6)
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
-    ({"train__weight_decay": ()}, "train.weight_decay is an empty list"),
-    ({"train__num_random": 3}, "train.num_random=3 draws learning rates between"),
-    ({"train__eval_every": 3}, "train.eval_every=3 is for train.steps above 0"),
-    ({"model__name": "vgg"}, "model.name='vgg' needs images of at least 32x32 pixels")])
-def test_bad_input(tmp_path, changes, message):
-  with pytest.raises(BadInput, match=message):
-    alma_jax.run(task_config("select", **changes), tmp_path / "run")

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from runs import alma, blobs, small_config
-from test_language import books, text_config  # noqa: F401
+from runs import alma, blobs, small_config, text_config
 
 import alma_jax
 from alma_jax.data import labels
@@ -127,7 +126,7 @@ def test_examples_of_the_stream_are_no_test(folder, tmp_path):
   assert (allowed.returncode, json.loads((tmp_path / "scores.json").read_text())["overlap"]) == (0, 5)
 
 
-def test_texts_are_scored(tmp_path, books):  # noqa: F811
+def test_texts_are_scored(tmp_path, books):
   from test_serve import ask, serving  # needs the packages of the services
   run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2, log__predictor=True), tmp_path / "run")
   (tmp_path / "a.txt").write_text("the cat sat on the mat. " * 9)
@@ -168,3 +167,8 @@ def test_every_token_is_a_target_once():
   assert counts.tolist() == [2, 2, 2]
   tokens, counts = texts.windows(Tokenizer(), ["12"], 2)
   assert (tokens.tolist(), counts.tolist()) == ([[0, 1, 2], [2, 0, 0]], [2, 1])
+
+
+def test_halves_of_characters_are_replaced(tmp_path):
+  (tmp_path / "a.jsonl").write_text(r'{"text": "a\ud800b"}' '\n"c\u2028d"\n')
+  assert [document.text for document in texts.read([str(tmp_path / "a.jsonl")])] == [b"a?b", "c\u2028d".encode()]

@@ -8,7 +8,7 @@ from test_stream import Made, assert_sizes, make, stages_of
 from alma_jax.config import text_sections
 from alma_jax.config.stream import Adaptive, Geometric, Power
 from alma_jax.data import memory
-from alma_jax.data.megabatches import Consecutive
+from alma_jax.data.megabatches import Megabatches
 
 SCHEDULES = [{}, dict(schedule=Geometric(factor=1.5)), dict(schedule=Power(num_trainings=3))]
 
@@ -129,7 +129,7 @@ def test_the_memory_is_a_uniform_sample_of_all_examples_seen(wanted):
 
 def test_windows_of_text_are_remembered():
   config = text_sections.Stream(num_megabatches=4, replay_share="uniform", memory_size=7)
-  megabatches = Consecutive([0, 5, 9, 20, 30], np.arange(6, dtype=np.int32))
+  megabatches = Megabatches([0, 5, 9, 20, 30], held_out=np.arange(6, dtype=np.int32))
   stream = Made(config, megabatches, memory.make(config, megabatches, 0))
   stages = stages_of(stream)
   assert_sizes(stream, stages)

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from runs import alma, blobs, interrupted, small_config
-from test_language import text_config
+from runs import alma, blobs, interrupted, small_config, text_config
 from tokenizers import Tokenizer, models
 
 import alma_jax
+from alma_jax.predictors import folder as folders
+from alma_jax.runs import exporting
 
 # ---------------------------------------------------------------- what can be written
 
@@ -110,6 +111,14 @@ def edited(tmp):
   path.write_text(path.read_text().replace('"epochs": 2', '"epochs": 5'))
 
 
+def damaged(tmp):
+  """Exports {tmp}/done to {tmp}/out, with another bit in its program."""
+  program = exporting.export(tmp / "done", out=tmp / "out") / folders.PROGRAM
+  data = bytearray(program.read_bytes())
+  data[len(data) // 2] ^= 1
+  program.write_bytes(data)
+
+
 def begun(tmp):
   """Writes the run {tmp}/begun, which was stopped before the end of its first stage."""
   assert interrupted(small_config(train__epochs=6), tmp / "begun", 2, data=(*blobs(120), *blobs(30, seed=1)))
@@ -182,6 +191,12 @@ FIELDS = [
     ("{tmp}/c.py train.patience=0", "dataset.name=3", "is not one of", config_file("c.dataset.name = 3")),
     ("{tmp}/c.py seed=0", "train.epochs=1.5", "a whole number",
      config_file("import numpy\n  c.train.epochs = numpy.float64(1.5)")),
+    ("digits:ens train.batch_size=1000000000", "train.batch_size=1000000000", "so lower"),
+    ("digits:ens model.width=10000000", "model.width=10000000", "so lower"),
+    ("tasks:select,digits train.learning_rate=0.1,0.1", "train.learning_rate", "lists a value twice"),
+    ("tasks:select,digits train.weight_decay=()", "train.weight_decay", "an empty list"),
+    ("tasks:select,digits train.eval_every=3", "train.eval_every=3", "for train.steps above 0"),
+    ("tasks:select,digits model.name=vgg", "model.name='vgg'", "at least 32x32 pixels"),
     # Fields that do not go together.
     ("digits:sm stream.schedule=power", "stream.num_trainings=0", "from 1 to stream.num_megabatches=20"),
     ("digits:sm stream.num_trainings=3", "stream.num_trainings", "a field of stream.schedule=power"),
@@ -384,6 +399,8 @@ DATA = [
          "dataset.tokenizer={tmp}/t"),
     text("tokenizer cannot encode the text", "is it byte-level?", both(ALL_TEXTS, tokenizer(vocab={END: 0})),
          "dataset.tokenizer={tmp}/t"),
+    ("lm:btm dataset.name=text:{tmp} train.steps=9 train.warmup_steps=1 dataset.sequence_length=8 "
+     "learner.num_domains=9", "learner.num_domains=9", "raise train.steps", ALL_TEXTS),
     ("lm:sm dataset.name=digits", "dataset.name='digits'", "is not one of live:DIR, text:DIR, tfds:NAME"),
     ("lm:sm dataset.name=text:", "'text:'", "should be text:DIR"),
     ("tasks:select,s_plu", "'s_plu'", "did you mean 's_plus'?"),
@@ -517,6 +534,10 @@ OTHERS = [
     ("predict --workdir={tmp}/done {tmp}/a.txt", "a.txt", "convert it", both(finished_text, file("a.txt", b"\xff"))),
     ("predict --workdir={tmp}/done {tmp}/a.txt", "a.txt", "holds no text", both(finished_text, file("a.txt", " "))),
     ("predict --workdir={tmp}/done {tmp}/a.jsonl", "line 1", "a.jsonl", both(finished_text, file("a.jsonl", "{\n"))),
+    ("predict --workdir={tmp}/done {tmp}/a.jsonl", "a.jsonl", "nested too deeply",
+     both(finished_text, file("a.jsonl", "[" * 10**5 + "\n"))),
+    ("predict --workdir={tmp}/out {tmp}/new.npz", "predictor.stablehlo", "is not what was written",
+     both(finished, damaged)),
     ("predict --workdir={tmp}/begun x", "begun", "has saved no finished stage yet", begun),
     ("predict --workdir={tmp}/done {tmp}/empty", "empty", "holds no image", both(finished, file("empty/x.md"))),
     ("evaluate --workdir={tmp}/done --data=x --out={tmp}/n/o.json", "{tmp}/n", "there is no folder", finished),
@@ -530,6 +551,8 @@ OTHERS = [
     ("status {tmp}/none", "none", "there is no folder"),
     ("status {tmp}/empty", "empty", "holds no run", file("empty/x")),
     ("status {tmp}/odd", "odd", "move it away", file("odd/config.json", "{}")),
+    ("status {tmp}/odd", "config.json", "cannot be read as JSON",
+     file("odd/config.json", '{"data_fingerprint": "\\ud800"}')),
     ("status {tmp}/done", "metrics.jsonl", "a line that is not JSON",
      both(finished, file("done/metrics.jsonl", "{\n"))),
     ("compare {tmp}/none {tmp}/none", "none", "there is no folder"),

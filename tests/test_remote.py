@@ -8,20 +8,15 @@ import hashlib
 import json
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 import warnings
 
 import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from runs import ROOT, alma, assert_same_run, interrupted, launch, small_config
+from runs import alma, assert_same_run, interrupted, small_config
 
 import alma_jax
 from alma_jax import main
@@ -564,176 +559,3 @@ def test_a_lease_that_can_be_neither_read_nor_made(store, monkeypatch):
 
 
 # ------------------------------------------------------------------ an S3 server on this machine
-
-# A run that kills itself in the middle of its n-th call of the store, and has little patience.
-SESSION = """
-import os, signal, sys, threading
-from alma_jax import main
-from alma_jax.store import lease, remote
-
-lease.SECONDS, lease.BEAT, remote.PATIENCE = 3.0, 0.5, 3.0
-kill_at, calls, call = int(sys.argv[1]), [], remote.Remote._try
-
-def counted(self, work, *args, **named):
-  calls.append(1)
-  if len(calls) == kill_at:
-    threading.Timer(0.002, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-  return call(self, work, *args, **named)
-
-remote.Remote._try = counted
-if __name__ == "__main__":
-  sys.exit(main.main(sys.argv[2:]))
-"""
-FLAGS = ("--config.stream.num_megabatches=4", "--config.model.width=4", "--config.train.epochs=4",
-         "--config.checkpoint.seconds=0", "--config.log.tensorboard=false")
-
-
-class Server:
-  """An S3 server, and machines that run a config on it."""
-
-  def __init__(self, tmp_path, monkeypatch):
-    from moto.server import ThreadedMotoServer
-    self._make = lambda port: ThreadedMotoServer("127.0.0.1", port, verbose=False)
-    self._server = self._make(0)
-    self._server.start()
-    _, self._port = self._server.get_host_and_port()
-    self.endpoint = f"http://127.0.0.1:{self._port}"
-    for key, value in dict(AWS_ENDPOINT_URL=self.endpoint, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b",
-                           AWS_DEFAULT_REGION="us-east-1").items():
-      monkeypatch.setenv(key, value)
-    self.fs = fsspec.filesystem("s3", endpoint_url=self.endpoint, use_listings_cache=False, skip_instance_cache=True)
-    urllib.request.urlopen(f"{self.endpoint}/moto-api/reset", b"")  # servers of one process share their buckets
-    self.fs.mkdir("bucket")
-    self._script = tmp_path / "session.py"
-    self._script.write_text(SESSION)
-    self._path = tmp_path
-
-  def _environment(self, machine):
-    return os.environ | dict(XDG_CACHE_HOME=str(self._path / machine), PYTHONPATH=str(ROOT))
-
-  def start(self, machine, kill_at=0):
-    args = [str(kill_at), "--config=digits:gens", "--config.devices=1", *FLAGS, "--workdir=s3://bucket/x"]
-    return subprocess.Popen([sys.executable, self._script, *args], cwd=self._path, env=self._environment(machine),
-                            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-
-  def run(self, machine, kill_at=0):
-    process = self.start(machine, kill_at)
-    _, errors = process.communicate(timeout=120)
-    return process.returncode, errors
-
-  def folder(self, machine):
-    return self._path / machine / "alma_jax/remote/s3/bucket/x"
-
-  def num_checkpoints(self):
-    """Checkpoints in the store so far."""
-    try:
-      names = remote.parse_manifest(self.fs.cat_file("bucket/x/.mirror/manifest.json")).files
-    except FileNotFoundError:
-      return 0
-    return max((int(name.split("/")[1]) for name in names if name.startswith("checkpoints/") and "history" not in name),
-               default=0)
-
-  def stop(self):
-    self._server.stop()
-
-  def restart(self):
-    self._server = self._make(self._port)
-    self._server.start()
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-  fsspec.get_filesystem_class("s3").clear_instance_cache()  # it would go on to another test's server
-  made = Server(tmp_path, monkeypatch)
-  yield made
-  made.stop()
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-  """The folder of an uninterrupted local run of what Server runs."""
-  folder = tmp_path_factory.mktemp("digits") / "run"
-  assert launch("digits:gens", *FLAGS, f"--workdir={folder}").returncode == 0
-  return folder
-
-
-def test_s3_killed_in_uploads_and_resumed_on_new_machines(server, digits, tmp_path, monkeypatch):
-  """Each session is killed in the middle of a call of the store; the next one has an empty folder."""
-  for number, kill_at in enumerate((40, 150)):
-    code, errors = server.run(f"machine{number}", kill_at)
-    assert code == -signal.SIGKILL, errors
-  code, errors = server.run("last")
-  assert code == 0, errors
-  assert "resuming" in errors
-  assert_same_run(digits, server.folder("last"))
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
-  assert_same_run(digits, alma_jax.load_run("s3://bucket/x").path)
-
-
-def test_s3_second_run_and_a_machine_that_is_lost(server, digits):
-  """While the first machine lives, a second one is refused; it takes over when the first one has been killed."""
-  first = server.start("first")
-  while server.num_checkpoints() < 1:
-    assert first.poll() is None
-    time.sleep(0.05)
-  os.kill(first.pid, signal.SIGSTOP)  # as long as the second one takes to start
-  second = server.start("second")
-  while "waiting up to" not in (line := second.stderr.readline()):
-    assert line
-  os.kill(first.pid, signal.SIGCONT)
-  _, errors = second.communicate(timeout=60)
-  assert second.returncode == 2
-  assert "error: the run folder s3://bucket/x is in use by a process on" in errors
-  first.kill()
-  first.communicate()
-  code, errors = server.run("second")
-  assert code == 0, errors
-  assert_same_run(digits, server.folder("second"))
-
-
-def test_s3_server_that_is_down(server, digits, tmp_path, monkeypatch):
-  """One sentence and exit code 1; the same command goes on. A server that is down from the start is named as well."""
-  process = server.start("machine")
-  while server.num_checkpoints() < 2:
-    assert process.poll() is None
-    time.sleep(0.05)
-  server.stop()
-  _, errors = process.communicate(timeout=120)
-  assert process.returncode == 1, errors
-  assert errors.count("error: s3://bucket/x cannot be written: ") == 1
-  assert "Traceback" not in errors
-  code, errors = server.run("machine")
-  assert code == 1
-  assert errors.count("error: s3://bucket/x cannot be written: ") == 1
-  server.restart()
-  code, errors = server.run("machine")
-  assert code == 0, errors
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
-  assert_same_run(digits, alma_jax.load_run("s3://bucket/x").path)
-
-
-def test_two_processes_share_the_local_copy(tmp_path, monkeypatch):
-  """Process 0 uploads; a process that does not see its local copy is refused."""
-  store = f"file://{tmp_path}/store/x"
-
-  def together(homes, workdir):
-    with socket.socket() as free:
-      free.bind(("127.0.0.1", 0))
-      port = free.getsockname()[1]
-    args = [sys.executable, "-m", "alma_jax.main", "--config=digits:gens", *FLAGS, f"--workdir={workdir}",
-            f"--coordinator=127.0.0.1:{port}", "--num_processes=2"]
-    started = [subprocess.Popen([*args, f"--process_id={i}"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                                text=True, cwd=ROOT, env=os.environ | dict(XDG_CACHE_HOME=str(home)))
-               for i, home in enumerate(homes)]
-    errors = [process.communicate(timeout=120)[1] for process in started]
-    return [process.returncode for process in started], errors
-
-  codes, errors = together((tmp_path / "a", tmp_path / "b"), store)
-  assert codes == [2, 2], errors
-  assert any("set XDG_CACHE_HOME to a folder of a common file system" in each for each in errors)
-  codes, errors = together((tmp_path / "c", tmp_path / "c"), store)
-  assert codes == [0, 0], errors
-  codes, errors = together((tmp_path / "c", tmp_path / "c"), tmp_path / "local")
-  assert codes == [0, 0], errors
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
-  assert_same_run(tmp_path / "local", alma_jax.load_run(store).path)

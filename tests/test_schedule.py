@@ -69,7 +69,7 @@ def test_the_next_training_is_one_of_the_ends(kind, b, data):
   for t in range(1, ends[-1] + 1):
     first = next(end for end in ends if end >= t)
     assert chosen.next(t, b) == first or (kind == "every" and first == b < chosen.next(t, b))
-  decided = [t for t in range(1, b + 1) if chosen.decide(t, b, lambda t=t: t == b, history=None) == (True, {})]
+  decided = [t for t in range(1, b + 1) if chosen.decide(t, b, lambda t=t: t == b, decided=None) == (True, {})]
   assert decided == [*ends]
 
 

@@ -48,7 +48,7 @@ def test_a_list_of_ones_own(tmp_path):
 def test_the_list_of_the_page(tmp_path):
   blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/task-streams.md").read_text(), re.DOTALL)
   (code,) = [block for block in blocks if "def get_tasks" in block]
-  stream = make(own(tmp_path, code=code), data=None)
+  stream = make(own(tmp_path, code=code), given=None)
   assert counts(stream)[0] == (300, 100, 200)
   assert [info[3:5] for info in stream.infos[1:]] == [(100, 50), (200, 100)]
   assert stream.infos[1].class_names == ("0", "2", "4", "6", "8")
@@ -73,7 +73,7 @@ def test_a_run_resizes_a_list_and_speaks_of_its_fields(tmp_path):
   assert configs.digest(configs.parse(c)) != before
   source = sequence.Tasks(configs.parse(c))
   assert source.example_shape == (16, 16, 3)
-  assert same(source.data.task(1), make(c.dataset.name, data=None, image_size=16).task(1))
+  assert same(source.data.task(1), make(c.dataset.name, given=None, image_size=16).task(1))
   c.stream.num_megabatches = 3
   with pytest.raises(BadInput, match="^stream.num_megabatches=3 exceeds the 2 tasks"):
     sequence.Tasks(configs.parse(c))
@@ -88,18 +88,18 @@ def test_a_folder_of_images_of_several_sizes_is_resized(tmp_path):
       Image.fromarray(rng.integers(256, size=(6 + i, 8), dtype=np.uint8)).save(path)
   path = own(tmp_path, dict(name="a", data=f"folder:{tmp_path}/images", train=4, val=2))
   with pytest.raises(BadInput, match="it has examples of several sizes"):
-    make(path, data=None)
-  assert make(path, data=None, image_size=8).task(0).x_train.shape == (8, 8, 8, 3)
+    make(path, given=None)
+  assert make(path, given=None, image_size=8).task(0).x_train.shape == (8, 8, 8, 3)
 
 
 def test_data_sets_that_are_missing_or_too_small(tfds_dir, tmp_path):
   with pytest.raises(BadInput, match=r"data sets dtd, fashion_mnist, svhn_cropped, which are not prepared in .*tfds"):
-    make("s_minus", data=None, sources="real", data_dir=str(tfds_dir))
+    make("s_minus", given=None, sources="real", data_dir=str(tfds_dir))
   with pytest.raises(BadInput, match="'1 cifar10 large' needs 600 train examples of class 0 of cifar10, which has 40"):
-    make("s_minus", data=None, sources="auto", data_dir=str(tfds_dir))
+    make("s_minus", given=None, sources="auto", data_dir=str(tfds_dir))
   with pytest.raises(BadInput, match="holds no prepared TFDS data set"):
-    make("s_minus", data=None, data_dir=str(tmp_path))
-  stream = make(own(tmp_path, *(dict(DRAWN, name=name, data=name) for name in ("mnist", "svhn"))), data=None,
+    make("s_minus", given=None, data_dir=str(tmp_path))
+  stream = make(own(tmp_path, *(dict(DRAWN, name=name, data=name) for name in ("mnist", "svhn"))), given=None,
                 data_dir=str(tfds_dir))
   assert counts(stream) == [(15, 9, 30), (15, 9, 30)]
   assert stream.task(1).x_train.shape == (15, 32, 32, 3)
@@ -135,7 +135,7 @@ def textures_dir(tmp_path_factory):
 
 def test_real_data_sets_where_they_are_prepared(textures_dir, tmp_path):
   path = own(tmp_path, dict(name="a", data="dtd", train=5, val=3, test=2))
-  real, stand_in = (make(path, data_dir=str(textures_dir), sources=kind) for kind in ("auto", "stand_ins"))
+  real, stand_in = (make(path, data_dir=str(folder)) for folder in (textures_dir, tmp_path))
   assert real.infos[0].class_names == ("plain", "dotted")
   assert stand_in.infos[0].class_names == stand_ins.TEXTURES
   assert real.fingerprint != stand_in.fingerprint

@@ -86,7 +86,7 @@ def test_colours_of_backgrounds():
 
 
 def test_the_long_stream():
-  stream = make("s_long", data=images(1500, 100, blank=True))
+  stream = make("s_long", given=images(1500, 100, blank=True))
   assert len(stream) == 100
   assert {info.name.split()[1] for info in stream.infos} == {
       "mnist", "cifar10", "svhn-like", "fashion-like", "cifar100-like"}
@@ -94,14 +94,14 @@ def test_the_long_stream():
   large = [info[3:5] == (5000, 2500) for info in stream.infos]
   assert all(big or info[3:5] == (25, 15) for big, info in zip(large, stream.infos))
   assert sum(large[66:]) == 0
-  seeds = [[info.num_train > 25 for info in make("s_long", seed, data=images(1500, 100, blank=True)).infos]
+  seeds = [[info.num_train > 25 for info in make("s_long", seed, given=images(1500, 100, blank=True)).infos]
            for seed in range(40)]
   for part, expected in (slice(33), 1 / 2), (slice(33, 66), 1 / 4):  # 1,320 draws: 0.014 is one standard deviation
     assert abs(np.mean([of_seed[part] for of_seed in seeds]) - expected) < 0.06
 
 
 def test_nevis_mini():
-  stream = make("nevis_mini", data=images(5400, 100, blank=True))
+  stream = make("nevis_mini", given=images(5400, 100, blank=True))
   assert len(stream) == 24
   assert len({info.family for info in stream.infos}) == 5
   assert (min(info.num_train for info in stream.infos), max(info.num_train for info in stream.infos)) == (50, 50_000)
@@ -114,7 +114,7 @@ def test_nevis_mini():
 
 
 def test_the_digits_stream():
-  stream = make("digits", data=None, test_per_class=0)
+  stream = make("digits", given=None, test_per_class=0)
   assert stream.image_shape == (8, 8, 1)
   assert same(stream.task(0), stream.task(4))
   assert not same(stream.task(0), stream.task(6))

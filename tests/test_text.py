@@ -46,9 +46,9 @@ def small(folder, train=("aaaa", "bbbb", "cccc", "dddd"), **splits):
 
 def texts(corpus, split):
   """The documents of a split, decoded."""
-  bounds = [*corpus.starts[split], len(corpus.tokens[split]) - 1]
+  bounds = [*corpus.splits[split].starts, len(corpus.splits[split].ids) - 1]
   tokenizer = tokens.parse(corpus.tokenizer)
-  return [tokenizer.decode(corpus.tokens[split][start + 1:stop].tolist(), skip_special_tokens=False)
+  return [tokenizer.decode(corpus.splits[split].ids[start + 1:stop].tolist(), skip_special_tokens=False)
           for start, stop in itertools.pairwise(bounds)]
 
 
@@ -60,12 +60,12 @@ def test_a_corpus_by_hand(tmp_path):
   name = small(tmp_path, valid=["\ufeffé", " \n\t"], test=["x\r\ny"])
   corpus = text.load(config(name), 2, seed=0)
   assert (corpus.name, corpus.vocab_size, corpus.end) == (name, 257, 0)
-  assert {split: ids.dtype for split, ids in corpus.tokens.items()} == dict.fromkeys(text.SPLITS, np.uint16)
+  assert {split: each.ids.dtype for split, each in corpus.splits.items()} == dict.fromkeys(text.SPLITS, np.uint16)
   assert sorted(texts(corpus, "train")) == ["aaaa", "bbbb", "cccc", "dddd"]
   assert texts(corpus, "valid") == ["é"]  # the byte order mark is dropped, the blank file skipped
   assert texts(corpus, "test") == ["x\r\ny"]
-  assert corpus.starts["train"].tolist() == [0, 5, 10, 15]
-  assert np.flatnonzero(corpus.tokens["train"] == corpus.end).tolist() == [0, 5, 10, 15, 20]
+  assert corpus.splits["train"].starts.tolist() == [0, 5, 10, 15]
+  assert np.flatnonzero(corpus.splits["train"].ids == corpus.end).tolist() == [0, 5, 10, 15, 20]
   assert corpus.parts.tolist() == [0, 2, 4]  # of 4 equal documents
 
 
@@ -87,7 +87,7 @@ def test_files_without_folders_are_split_90_5_5(tmp_path):
   for i, content in enumerate(train):
     (tmp_path / f"{i:03d}.txt").write_text(content)
   corpus = text.load(config(f"text:{tmp_path}"), 3, 0)
-  assert [len(corpus.starts[split]) for split in text.SPLITS] == [90, 5, 5]
+  assert [len(corpus.splits[split].starts) for split in text.SPLITS] == [90, 5, 5]
   assert sorted(everything(corpus)) == train
 
 
@@ -130,8 +130,8 @@ def test_pieces_end_at_line_ends_where_they_can():
 def test_a_document_longer_than_a_megabatch_becomes_many(tmp_path):
   name = small(tmp_path, ["".join(f"{i}\n" for i in range(2000)), "short\n"])
   corpus = text.load(config(name), 4, 0)
-  assert len(corpus.starts["train"]) > 32
-  sizes = np.diff(corpus.starts["train"][corpus.parts[:-1]])
+  assert len(corpus.splits["train"].starts) > 32
+  sizes = np.diff(corpus.splits["train"].starts[corpus.parts[:-1]])
   assert sizes.max() < 1.2 * sizes.min()
 
 
@@ -154,7 +154,7 @@ def test_parts_by_hand():
 
 def stream_order(folder, contents):
   """Numbers of the contents as the stream of seed 0 orders them."""
-  prepared = text.prepare(config(small(folder, contents)).source().read(), 2, 0)
+  prepared = text.prepare(text.complete(config(small(folder, contents)).source().read()), 2, 0)
   return [contents.index(document.decode()) for document in prepared["train"]]
 
 
@@ -215,7 +215,7 @@ def test_sections_change_no_token(content):
 def test_end_in_a_document_is_text(tmp_path):
   content = f"a{text.END}b {text.END}"
   corpus = text.load(config(small(tmp_path, [content] * 4)), 2, 0)
-  assert np.flatnonzero(corpus.tokens["train"] == corpus.end).tolist() == [*corpus.starts["train"], 4 * 30]
+  assert np.flatnonzero(corpus.splits["train"].ids == corpus.end).tolist() == [*corpus.splits["train"].starts, 4 * 30]
   assert texts(corpus, "train") == [content] * 4  # 29 bytes each
 
 
@@ -239,7 +239,7 @@ def test_a_given_tokenizer(tmp_path):
       single=f"$A {text.END}", special_tokens=[(text.END, end)])
   corpus = text.load(config(small(tmp_path, ["abc" + text.END] + ["abc"] * 3), 300, save(other, tmp_path / "t")), 3, 0)
   assert (corpus.end, corpus.vocab_size) == (end, end + 1)
-  assert np.count_nonzero(corpus.tokens["train"] == end) == len(corpus.starts["train"]) + 1
+  assert np.count_nonzero(corpus.splits["train"].ids == end) == len(corpus.splits["train"].starts) + 1
   assert "".join(sorted("".join(texts(corpus, "train")))) == "".join(sorted("abc" * 4 + text.END))
 
 
@@ -249,24 +249,24 @@ def test_large_vocabularies_are_int32(tmp_path):
   words = Tokenizer(models.WordLevel(vocabulary, unk_token="aa"))
   words.pre_tokenizer = pre_tokenizers.Whitespace()
   corpus = text.load(config(small(tmp_path, ["aa vv", "aa"]), 80000, save(words, tmp_path / "t")), 1, 0)
-  assert corpus.tokens["test"].dtype == np.int32
-  assert corpus.tokens["test"].tolist() == [70000, 65536, 70000]
+  assert corpus.splits["test"].ids.dtype == np.int32
+  assert corpus.splits["test"].ids.tolist() == [70000, 65536, 70000]
   assert corpus.vocab_size == 70001
 
 
 def test_the_second_load_reads_the_cache(tmp_path, cache, monkeypatch):
   name = small(tmp_path)
   first = text.load(config(name), 2, 0)
-  for module, attribute in ((tokens, "train"), (tokens, "encode"), (text_files, "_read")):
+  for module, attribute in ((tokens, "train"), (tokens, "encode"), (text_files, "of_file")):
     monkeypatch.setattr(module, attribute, lambda *unused, **also: pytest.fail("made again"))
   start = time.monotonic()
   second = text.load(config(name), 2, 0)
   assert time.monotonic() - start < 1
   assert (second.fingerprint, second.tokenizer, second.vocab_size) == (first.fingerprint, first.tokenizer, 257)
   for split in text.SPLITS:
-    assert isinstance(second.tokens[split], np.memmap)
-    np.testing.assert_array_equal(second.tokens[split], first.tokens[split])
-    np.testing.assert_array_equal(second.starts[split], first.starts[split])
+    assert isinstance(second.splits[split].ids, np.memmap)
+    np.testing.assert_array_equal(second.splits[split].ids, first.splits[split].ids)
+    np.testing.assert_array_equal(second.splits[split].starts, first.splits[split].starts)
   np.testing.assert_array_equal(second.parts, first.parts)
   assert len(list(cache.iterdir())) == 1  # nothing temporary is left
 
@@ -313,7 +313,7 @@ def test_a_cache_that_is_damaged_or_older_is_made_again(tmp_path, cache):
 def test_without_a_cache_folder_the_tokens_stay_in_memory(tmp_path, cache):
   cache.write_text("a file where the folder would be")
   corpus = text.load(config(small(tmp_path)), 2, 0)
-  assert not isinstance(corpus.tokens["train"], np.memmap)
+  assert not isinstance(corpus.splits["train"].ids, np.memmap)
   assert sorted(texts(corpus, "train")) == ["aaaa", "bbbb", "cccc", "dddd"]
 
 
@@ -322,11 +322,12 @@ def test_without_a_cache_folder_the_tokens_stay_in_memory(tmp_path, cache):
 def test_every_token_is_a_target_once(sizes, length, cross_documents, offset):
   starts = offset + np.cumsum([0, *np.array(sizes) + 1])[:-1]
   end = int(starts[-1] + sizes[-1] + 1)
+  documents = tokens.Encoded(np.zeros(end + 1, np.uint16), starts)
   if end - offset < length:
     with pytest.raises(BadInput, match=f"the text of it has only {end - offset + 1} tokens"):
-      text.windows(starts, end, length, cross_documents, "it")
+      text.windows(documents, length, cross_documents, "it")
     return
-  windows = text.windows(starts, end, length, cross_documents, "it")
+  windows = text.windows(documents, length, cross_documents, "it")
   assert (windows.start.dtype, windows.length.dtype) == (np.int64, np.int32)
   assert windows.length.min() >= 1
   assert windows.length.max() <= length
@@ -340,13 +341,13 @@ def test_every_token_is_a_target_once(sizes, length, cross_documents, offset):
 
 def test_windows_by_hand():
   # END a a a END b END, of which the mega-batch is all; L = 2
-  run = text.windows(np.array([0, 4]), 6, 2, True, "it")
+  ids = np.array([0, 7, 7, 7, 0, 8, 0], np.uint16)
+  run = text.windows(tokens.Encoded(ids, np.array([0, 4])), 2, True, "it")
   assert run.start.tolist() == [0, 2, 4]
   assert run.length.tolist() == [2, 2, 2]
-  alone = text.windows(np.array([0, 4]), 6, 3, False, "it")
+  alone = text.windows(tokens.Encoded(ids, np.array([0, 4])), 3, False, "it")
   assert alone.start.tolist() == [0, 3, 4]
   assert alone.length.tolist() == [3, 1, 2]
-  ids = np.array([0, 7, 7, 7, 0, 8, 0], np.uint16)
   rows = text.gather(ids, alone.start, 3)
   assert rows.dtype == np.int32
   assert rows.tolist() == [[0, 7, 7, 7], [7, 0, 8, 0], [0, 8, 0, 0]]  # padded with END at the end
@@ -359,10 +360,10 @@ def test_megabatches_and_splits_have_all_targets_once(tmp_path, cross_documents)
   for t in (1, 2, 3):
     windows = text.megabatch_windows(corpus, t, 4, cross_documents)
     reached += [s + i for s, n in zip(*windows) for i in range(1, n + 1)]
-    rows = text.gather(corpus.tokens["train"], windows.start, 4)
+    rows = text.gather(corpus.splits["train"].ids, windows.start, 4)
     assert type(rows) is np.ndarray
-    np.testing.assert_array_equal(rows[0], corpus.tokens["train"][windows.start[0]:windows.start[0] + 5])
-  assert reached == list(range(1, len(corpus.tokens["train"])))
+    np.testing.assert_array_equal(rows[0], corpus.splits["train"].ids[windows.start[0]:windows.start[0] + 5])
+  assert reached == list(range(1, len(corpus.splits["train"].ids)))
   assert text.split_windows(corpus, "valid", 3, cross_documents).length.tolist() == [3]  # v v END
 
 
@@ -439,7 +440,7 @@ def test_tiny_shakespeare(tmp_path, monkeypatch):
 def test_tfds_without_validation_or_test(tmp_path):
   prepare_tfds(tmp_path, {"id": "number", "story": "text"}, {"train": [f"{i:04d}" for i in range(100)], "val": ["w"]})
   corpus = text.load(config("tfds:tiny_shakespeare", data_dir=str(tmp_path)), 2, 0)
-  assert [len(corpus.starts[split]) for split in text.SPLITS] == [95, 1, 5]
+  assert [len(corpus.splits[split].starts) for split in text.SPLITS] == [95, 1, 5]
   assert texts(corpus, "valid") == ["w"]
 
 

@@ -36,7 +36,7 @@ class Schedule(Section):
     """
     raise NotImplementedError
 
-  def decide(self, t: int, num_megabatches: int, is_last: Callable[[], bool], history: Callable[[], Any]
+  def decide(self, t: int, num_megabatches: int, is_last: Callable[[], bool], decided: Callable[[float], Any]
              ) -> tuple[bool, dict[str, Any]]:
     """Whether to train after mega-batch t, and what metrics.jsonl says about the decision.
 
@@ -45,9 +45,9 @@ class Schedule(Section):
       num_megabatches: as for `next`.
       is_last: () -> whether the stream is known to end with mega-batch t. A live stream looks for the next one, so it
         is asked only if the answer matters.
-      history: () -> data.schedule.History of the run; only schedules that are not fixed ask for it.
+      decided: price of a multiply-add -> data.schedule.Decision; only schedules that are not fixed ask for it.
     """
-    del history
+    del decided
     return t == self.next(t, num_megabatches) or (self.trains_at_end and is_last()), {}
 
 
@@ -133,10 +133,10 @@ class Adaptive(Schedule):
   def next(self, t: int, num_megabatches: int) -> int | None:
     return None
 
-  def decide(self, t: int, num_megabatches: int, is_last: Callable[[], bool], history: Callable[[], Any]
+  def decide(self, t: int, num_megabatches: int, is_last: Callable[[], bool], decided: Callable[[float], Any]
              ) -> tuple[bool, dict[str, Any]]:
-    train, notes = history().decide(self.price)
-    return train, notes
+    decision = decided(self.price)
+    return decision.train, decision.notes
 
   def check(self, config: Any) -> None:
     if not self.price:

@@ -8,7 +8,7 @@
   task_streams.py   streams of tasks, drawn from task_sources.py or listed by a file (task_file.py)
   feed.py           the entries of a live stream, as they arrive (inbox.py) and are read (live_entries.py)
   megabatches.py    which examples a mega-batch holds; memory.py: what a stage is trained on; schedule.py: when
-  normalization.py  constants of channels and columns; augment.py: random flips and crops
+  normalization.py  constants of channels and columns
   tfds_folder.py    TFDS data sets on disk, and their download
   cache.py          arrays on disk, for the next start
 """

@@ -62,25 +62,21 @@ def write(folder: pathlib.Path, made_from: Any, entry: Entry) -> bool:
   Returns:
     Whether the folder now holds such an entry. It does not if the disk is full or the folder cannot be written.
   """
-  temporary = None
   try:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
-    for name, array in entry.arrays.items():
-      np.save(temporary / f"{name}.npy", array)
-    (temporary / "meta.json").write_text(json.dumps(dict(
-        format=_FORMAT, made_from=made_from, facts=entry.facts, arrays=_described(entry.arrays))))
-    if read(folder, made_from, mapped=True):  # by another process in the meantime, which may have mapped its arrays
-      shutil.rmtree(temporary)
-      return True
-    if folder.exists():
-      shutil.rmtree(folder)
-    temporary.rename(folder)
-    return True
+    with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+      made = pathlib.Path(temporary, "entry")
+      made.mkdir()
+      for name, array in entry.arrays.items():
+        np.save(made / f"{name}.npy", array)
+      (made / "meta.json").write_text(json.dumps(dict(
+          format=_FORMAT, made_from=made_from, facts=entry.facts, arrays=_described(entry.arrays))))
+      if read(folder, made_from, mapped=True) is None:  # else another process has written it, and may have mapped it
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
   except OSError:
-    if temporary:
-      shutil.rmtree(temporary, ignore_errors=True)
-    return read(folder, made_from, mapped=True) is not None
+    pass
+  return read(folder, made_from, mapped=True) is not None
 
 
 def load_or_make(folders: Sequence[pathlib.Path], made_from: Any, make: Callable[[], Entry],

@@ -21,10 +21,11 @@ image files become colour, and whole numbers become float32. Labels are whole nu
 """
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,15 +46,6 @@ _KIND_OF_LABEL = "_label"
 _TABLES = (".npz", ".parquet")
 _MOST_NAMES = 10  # names that a message lists
 _COPIES, _CHARACTER = 2, 4  # of the examples, when they become one array; bytes of a character in an array
-
-
-class Columns(NamedTuple):
-  """Names of columns or arrays; empty: the first of the usual names."""
-  image: str = ""
-  label: str = ""
-
-
-USUAL, _ANY = Columns(), Form()
 
 
 class Examples(NamedTuple):
@@ -81,30 +73,14 @@ class _Cell(NamedTuple):
   Attributes:
     source, row: see Examples.
     name: how messages refer to it.
-    content: a file, the bytes of one, a list of numbers, or something that is no example.
+    decode: () -> the example; raises BadInput if it is none.
     label: a number or a name; None: there is none.
   """
   source: str
   row: int
   name: str
-  content: Any
+  decode: Callable[[], image_file.Decoded]
   label: Any = None
-
-
-class _Kind(NamedTuple):
-  """What the cells of a file have in common.
-
-  Attributes:
-    dtype: of lists of numbers.
-    names: of the classes that numbers count; None: the file declares none.
-    formats: of images, see image_file.read.
-  """
-  dtype: type[Any] = float
-  names: tuple[str, ...] | None = None
-  formats: tuple[str, ...] | None = None
-
-
-_FILES = _Kind()
 
 
 @contextlib.contextmanager
@@ -133,20 +109,21 @@ class Reader:
     form: of the examples.
     labelled: whether to read labels as well.
     part: TRAIN or TEST, the part to read from a file or folder with parts; "": parts are not allowed.
-    columns: names of columns and arrays.
+    image_column, label_column: columns or arrays; empty: the first of the usual names.
     classes: the classes whose numbers the labels become; None: labels stay as they are in the file.
   """
-  form: Form = _ANY
+  form: Form = Form()
   labelled: bool = True
   part: str = ""
-  columns: Columns = USUAL
+  image_column: str = ""
+  label_column: str = ""
   classes: class_labels.Classes | None = None
 
   def whole(self, path: pathlib.Path) -> Examples:
     """All examples of a file or folder; see `batches`."""
     parts = [*self.batches(path)]
     if len(parts) == 1:
-      return parts[0]
+      return parts[0]._replace(remarks=(*parts[0].remarks, *image_remarks(path, parts[0].decoded)))
     if len({(part.x.shape[1:], part.x.dtype) for part in parts}) > 1:
       raise BadInput("it holds files with examples of several shapes or dtypes; give all files the same.")
     unpacking.check_contents(sum(len(part.x) for part in parts), sum(part.x.nbytes for part in parts), _COPIES)
@@ -194,13 +171,15 @@ class Reader:
       size: of a batch.
       classes: the class of each file; empty: the files have no labels.
     """
-    name_of = lambda file: file.relative_to(root).as_posix() if root else str(file)
-    yield from self._batches((_Cell(str(file), -1, name_of(file), file, label)
-                              for file, label in itertools.zip_longest(files, classes)), size)
+    yield from self._batches((
+        _Cell(str(file), -1, file.relative_to(root).as_posix() if root else str(file),
+              functools.partial(image_file.read, file, self.form.image_size), label)
+        for file, label in itertools.zip_longest(files, classes)), size)
 
   def image(self, content: bytes, formats: tuple[str, ...]) -> np.ndarray:
     """One example [1, ...] from the bytes of an image file; `formats`: see image_file.read."""
-    (examples,) = self._batches([_Cell("", -1, "the image", content)], None, _Kind(formats=formats))
+    decode = lambda: image_file.read(io.BytesIO(content), self.form.image_size, formats)
+    (examples,) = self._batches([_Cell("", -1, "the image", decode)])
     return examples.x
 
   def _folder(self, folder: pathlib.Path, size: int | None) -> Iterator[Examples]:
@@ -216,7 +195,7 @@ class Reader:
       if not classes.classes:
         raise BadInput("it holds no images in folders by class; give them as CLASS/*.png.")
       files, names = classes.pairs()
-      remarks = classes.remarks(folder)
+      remarks = folders.remarks(folder, [classes])
     else:
       files, others = folders.divided(folders.visible(folder), image_file.suffixes())
       if not files:
@@ -240,11 +219,11 @@ class Reader:
     arrays = unpacking.read_npz(path, lambda names: self.chosen(names, "array"))
     x, *_, y = [*arrays] * 2  # the same one if no labels are read
     whole = self._checked(arrays[x], arrays[y] if self.labelled else None, called=(x, y))
-    num = len(whole.x)
-    for start in range(0, num, size or num):
-      stop = min(start + (size or num), num)
-      yield Examples([str(path)] * (stop - start), list(range(start, stop)), whole.x[start:stop],
-                     whole.labels and whole.labels.part(start, stop))
+    every = range(len(whole.x))
+    for start in every[::size or len(every)]:
+      some = slice(start, start + (size or len(every)))
+      labels = whole.labels and whole.labels._replace(numbers=whole.labels.numbers[some])
+      yield Examples([str(path)] * len(every[some]), list(every[some]), whole.x[some], labels)
 
   def _checked(self, x: np.ndarray, y: np.ndarray | None = None, names: tuple[str, ...] | None = None,
                called: tuple[str, str] = ("it", "it")) -> Examples:
@@ -262,16 +241,16 @@ class Reader:
   def chosen(self, names: Sequence[str], kind: str) -> list[str]:
     """The names of the array or column of examples and, if labels are read, of labels; `kind` is what it is."""
     if self.part and has_parts(names):
-      chosen = [self.columns.image or f"x_{self.part}", self.columns.label or f"y_{self.part}"][:1 + self.labelled]
+      chosen = [self.image_column or f"x_{self.part}", self.label_column or f"y_{self.part}"][:1 + self.labelled]
       missing = [name for name in chosen if name not in names]
       if missing:
         raise BadInput(f"it has no {kind} {missing[0]}; its {kind}s are {', '.join(names)}.")
       return chosen
-    if has_parts(names) and not self.columns.image and not {*names} & {*_EXAMPLES}:
+    if has_parts(names) and not self.image_column and not {*names} & {*_EXAMPLES}:
       raise BadInput(f"it has a training or a test part ({', '.join(names)}), which cannot be read here; give one "
                      "part, as x and y.")
-    image = _chosen(names, self.columns.image, _EXAMPLES, "image", kind)
-    return [image, _chosen(names, self.columns.label, _LABELS, "label", kind)] if self.labelled else [image]
+    image = _chosen(names, self.image_column, _EXAMPLES, "image", kind)
+    return [image, _chosen(names, self.label_column, _LABELS, "label", kind)] if self.labelled else [image]
 
   def _rows(self, path: pathlib.Path, size: int | None) -> Iterator[Examples]:
     """Yields the rows of a Parquet file."""
@@ -281,64 +260,38 @@ class Reader:
         unpacking.check_contents(file.metadata.num_rows, 0)
         if not file.metadata.num_rows:
           raise BadInput("it is empty; give at least one example.")
-        columns, schema = self.chosen(file.schema_arrow.names, "column"), file.schema_arrow
-        names = class_labels.class_names(schema, columns[1]) if self.labelled else None
-        yield from self._batches(self._cells(path, file, columns, size), size,
-                                 _Kind(_dtype(schema.field(columns[0]).type), names))
+        columns = self.chosen(file.schema_arrow.names, "column")
+        names = class_labels.class_names(file.schema_arrow, columns[1]) if self.labelled else None
+        yield from self._batches(self._cells(path, file, columns, size), size, names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
       raise BadInput(f"it is not a readable Parquet file ({unpacking.first_line(error)}).") from error
 
   def _cells(self, path: pathlib.Path, file: "pq.ParquetFile", columns: list[str], size: int | None) -> Iterator[_Cell]:
     numbers, at_once = itertools.count(), unpacking.rows_at_once(file.metadata, size)
+    dtype = _dtype(file.schema_arrow.field(columns[0]).type)
     for rows in file.iter_batches(at_once, columns=columns, use_threads=False):
       unpacking.check(rows.nbytes)
       labels = rows.column(columns[1]).to_pylist() if self.labelled else [None] * rows.num_rows
       for row, cell, label in zip(numbers, rows.column(columns[0]).to_pylist(), labels):
-        yield _Cell(str(path), row, f"row {row}", cell.get("bytes") if isinstance(cell, dict) else cell, label)
+        content = cell.get("bytes") if isinstance(cell, dict) else cell
+        decode = functools.partial(_decode, content, self.form.image_size, dtype)
+        yield _Cell(str(path), row, f"row {row}", decode, label)
 
-  def _batches(self, cells: Iterable[_Cell], size: int | None = None, kind: _Kind = _FILES) -> Iterator[Examples]:
+  def _batches(self, cells: Iterable[_Cell], size: int | None = None, names: tuple[str, ...] | None = None
+               ) -> Iterator[Examples]:
+    """Yields cells in batches; `names`: see labels.read."""
     cells = iter(cells)
-    while batch := list(self._decoded(itertools.islice(cells, size), kind)):
+    while batch := list(_decoded(itertools.islice(cells, size))):
       x = _joined([(cell.name, image.pixels) for cell, image in batch])
       y = _stacked([cell.label for cell, _ in batch]) if self.labelled else None
-      yield self._checked(x, y, kind.names)._replace(
+      yield self._checked(x, y, names)._replace(
           source=[cell.source for cell, _ in batch], row=[cell.row for cell, _ in batch],
           decoded=(sum(image.had_transparency for _, image in batch), sum(image.has_frames for _, image in batch)))
-
-  def _decoded(self, cells: Iterable[_Cell], kind: _Kind) -> Iterator[tuple[_Cell, image_file.Decoded]]:
-    """Yields the cells without their contents, which are decoded; the error after them names all that cannot be."""
-    bad, num_bytes = [], 0
-    for cell in cells:
-      try:
-        image = _decode(cell.content, self.form.image_size, kind)
-      except BadInput as error:
-        bad.append(f"{cell.name} ({str(error).rstrip('.')})")
-        continue
-      num_bytes += image.pixels.nbytes + (_CHARACTER * len(cell.label) if isinstance(cell.label, str) else 0)
-      unpacking.check_contents(0, num_bytes, _COPIES)
-      yield cell._replace(content=None), image
-    if bad:
-      more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
-      raise BadInput(f"it has {len(bad)} example{'s' * (len(bad) > 1)} that cannot be read, "
-                     f"{', '.join(bad[:_MOST_NAMES])}{more}; repair, convert (images to 8 bits a channel) or remove "
-                     f"{'them' if len(bad) > 1 else 'it'}.")
 
 
 def has_parts(names: Sequence[str]) -> bool:
   """Whether a file with arrays or columns of these names has the parts train and test."""
   return bool({"x_train", "x_test"} & {*names})
-
-
-def arrays_of(path: pathlib.Path) -> list[str]:
-  """The names of the arrays in an .npz file; raises BadInput if it is not one."""
-  names: list[str] = []
-
-  def choose(every: list[str]) -> list[str]:
-    names.extend(every)
-    return []
-
-  unpacking.read_npz(path, choose)
-  return names
 
 
 def tables_of(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -360,12 +313,32 @@ def image_remarks(folder: pathlib.Path, decoded: Sequence[int]) -> list[str]:
           for num, each in zip(decoded, what) if num]
 
 
-def _decode(content: Any, image_size: int, kind: _Kind) -> image_file.Decoded:
-  """The pixels [H, W, C] of an image, or the numbers [D] or [H, W, C] of a list."""
-  if isinstance(content, (bytes, pathlib.Path)):
-    return image_file.read(io.BytesIO(content) if isinstance(content, bytes) else content, image_size, kind.formats)
+def _decoded(cells: Iterable[_Cell]) -> Iterator[tuple[_Cell, image_file.Decoded]]:
+  """Yields the cells, without their contents, and what they decode to; the error after them names all that cannot be.
+  """
+  bad, num_bytes = [], 0
+  for cell in cells:
+    try:
+      image = cell.decode()
+    except BadInput as error:
+      bad.append(f"{cell.name} ({str(error).rstrip('.')})")
+      continue
+    num_bytes += image.pixels.nbytes + (_CHARACTER * len(cell.label) if isinstance(cell.label, str) else 0)
+    unpacking.check_contents(0, num_bytes, _COPIES)
+    yield cell._replace(decode=functools.partial(image_file.Decoded, *image)), image
+  if bad:
+    more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
+    raise BadInput(f"it has {len(bad)} example{'s' * (len(bad) > 1)} that cannot be read, "
+                   f"{', '.join(bad[:_MOST_NAMES])}{more}; repair, convert (images to 8 bits a channel) or remove "
+                   f"{'them' if len(bad) > 1 else 'it'}.")
+
+
+def _decode(content: Any, image_size: int, dtype: type[Any]) -> image_file.Decoded:
+  """The pixels of an image, from the bytes of its file, or the numbers [D] or [H, W, C] of a list."""
+  if isinstance(content, bytes):
+    return image_file.read(io.BytesIO(content), image_size)
   try:
-    array = np.array(content if isinstance(content, list) else [], kind.dtype)
+    array = np.array(content if isinstance(content, list) else [], dtype)
   except (ValueError, TypeError, OverflowError) as error:
     raise BadInput("lists of different lengths, or of something other than numbers") from error
   if not array.size or array.ndim > 3:

@@ -103,15 +103,6 @@ class Feed:
 
   # ------------------------------------------------------------------ what has arrived
 
-  def wait(self, t: int) -> bool:
-    """Waits until mega-batch t is there; False if the stream has ended before it."""
-    waiting = self.until(t)
-    while True:
-      try:
-        next(waiting)
-      except StopIteration as ended:
-        return bool(ended.value)
-
   def until(self, t: int, after: str = "") -> Generator[None, None, bool]:
     """Yields several times a second until mega-batch t is there, or the stream has ended.
 
@@ -150,7 +141,7 @@ class Feed:
         return False
       if found is None:
         return False
-      self._take(found)
+      self._take(*found)
     return True
 
   def is_last(self, t: int) -> bool:
@@ -172,7 +163,7 @@ class Feed:
         if cache.hash_arrays(arrays) == line["arrays"]:
           return arrays
     path = self._stream / line["name"]
-    if inbox.signature_of(path) is None or inbox.digest(path) != line["sha256"]:
+    if inbox.digest(path) != line["sha256"]:
       raise BadInput(f"mega-batch {t} is needed again, but the run's copy of it is gone, and so is {path} or what it "
                      "held; restore the entry, or --overwrite the run.")
     arrays = self._reader.read(path, self.lines[:t - 1]).arrays
@@ -207,11 +198,14 @@ class Feed:
   def recheck(self) -> None:
     """Reports entries that have changed or disappeared since they were used."""
     self._checked_at = time.monotonic()
-    used = [(line["name"], tuple(line["signature"]), line["sha256"]) for line in self.lines]
     with messages.sign(f"looking for changes in {self._stream}"):
-      found = [*inbox.changed(self._stream, used)]
-    for name, what in found:
-      self._notice(what, name, t=next(line["t"] for line in self.lines if line["name"] == name))
+      for line in self.lines:
+        path = self._stream / line["name"]
+        signature = inbox.signature_of(path)
+        if signature is None:
+          self._notice("disappeared", path.name, t=line["t"])
+        elif signature != tuple(line["signature"]) and inbox.digest(path) != line["sha256"]:
+          self._notice("changed", path.name, t=line["t"])
 
   def _resume(self, run: pathlib.Path) -> None:
     self.lines = _read(run / LEDGER, {**_OF_LINE, **self._reader.notes})
@@ -219,16 +213,15 @@ class Feed:
       raise BadInput(f"the lines of {run / LEDGER} should be mega-batches 1 to {len(self.lines)}, in this order; "
                      "restore it, or --overwrite the run.")
     for line in _read(run / REJECTED, _OF_ENTRY):
-      self._inbox.reject(line["name"], tuple(line["signature"]))
+      self._inbox.finish(line["name"], tuple(line["signature"]))
     for line in self.lines:  # some of them were rejected at first, and repaired
-      self._inbox.use(line["name"])
+      self._inbox.finish(line["name"])
       self._contents.setdefault(line["content"], line["name"])
     self._noticed = {(line["notice"], line["name"]) for line in _read(run / NOTICES, dict(notice=str, name=str))}
 
   # ------------------------------------------------------------------ an entry
 
-  def _take(self, found: inbox.Found) -> None:
-    path, signature = found
+  def _take(self, path: pathlib.Path, signature: inbox.Signature) -> None:
     self._arrived_at = time.monotonic()
     try:
       if inbox.special(path) is not None:
@@ -240,7 +233,7 @@ class Feed:
     except BadInput as error:
       if inbox.signature_of(path) != signature:
         return  # it was still being written
-      self._inbox.reject(path.name, signature)
+      self._inbox.finish(path.name, signature)
       self._record(REJECTED, dict(name=path.name, reason=str(error), signature=list(signature)))
       messages.say(f"set aside {path}: {error}")
       return
@@ -255,7 +248,7 @@ class Feed:
     else:
       with messages.sign(f"copying {path.name}"):
         _save(_copy(self._path, t), read.arrays)
-    self._inbox.use(path.name)
+    self._inbox.finish(path.name)
     self.lines.append(line)
     self._record(LEDGER, line)
     for remark in read.remarks:

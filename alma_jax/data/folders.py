@@ -6,7 +6,7 @@ import pathlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from alma_jax.data import image_file
@@ -35,20 +35,13 @@ class Found(NamedTuple):
   """
   classes: Classes
   left_out: Counter[str]
-  empty: list[str]
+  empty: list[pathlib.Path]
 
   def pairs(self) -> tuple[list[pathlib.Path], list[str]]:
     """(the images, the class of each)."""
     return ([file for files in self.classes.values() for file in files],
             [name for name, files in self.classes.items() for _ in files])
 
-  def remarks(self, folder: pathlib.Path) -> list[str]:
-    """Warnings about `folder`."""
-    found = [left_out(folder, self.left_out)] if self.left_out else []
-    if self.empty:
-      found.append(f"{listed(self.empty)} of {str(folder)!r} "
-                   f"{'is' if len(self.empty) == 1 else 'are'} empty and not used as a class")
-    return found
 
 
 def split_of(name: str) -> str | None:
@@ -68,9 +61,11 @@ def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
   Raises:
     BadInput: two folders are one split.
   """
-  named = named_splits(root)
+  named = _named(root)
   if len(named) < 2:
-    named = _loosely_named(root) or named
+    loosely, every = _named(root, _loosely), _folders(root)
+    if len(loosely) > 1 and len(every) == sum(map(len, loosely.values())) and not any(map(_loose, every)):
+      named = loosely
   if len(named) == 1 and TEST not in named:
     ((first, *more),) = named.values()
     if not more and len(_folders(root)) > 1 and (_loose(first) or next(visible(first), None) is None):
@@ -88,7 +83,7 @@ def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
   Raises:
     BadInput: two folders are one split.
   """
-  named = named_splits(root)
+  named = _named(root)
   likely = [path for found in named.values() for path in found]
   if len(named) < len({*_SPLIT.values()}) and not {path.name.lower() for path in likely} & _ALONE and (
       len(named) < 2 or len(_folders(root)) > len(likely)):
@@ -111,25 +106,18 @@ def warn_of_others(root: pathlib.Path, used: Collection[pathlib.Path], suffixes:
                   f"{listed(path.name for path in used)} are read{hint}", stacklevel=5)
 
 
-def named_splits(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+def _named(root: pathlib.Path, split_of: Callable[[str], str | None] = split_of) -> dict[str, list[pathlib.Path]]:
   """The folders in `root` whose names stand for a split, by split."""
   named: dict[str, list[pathlib.Path]] = {}
   for folder in _folders(root):
-    split = split_of(folder.name)
-    if split:
+    if split := split_of(folder.name):
       named.setdefault(split, []).append(folder)
   return named
 
 
-def _loosely_named(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-  """As `named_splits`, if every folder's name contains the name of a split and none holds images itself; else empty."""
-  named: dict[str, list[pathlib.Path]] = {}
-  for folder in _folders(root):
-    split = next(filter(None, map(_SPLIT.get, re.split(r"[\W_\d]+", folder.name.lower()))), None)
-    if split is None or _loose(folder):
-      return {}
-    named.setdefault(split, []).append(folder)
-  return named if len(named) > 1 else {}
+def _loosely(name: str) -> str | None:
+  """The split whose name a folder's name contains."""
+  return next(filter(None, map(_SPLIT.get, re.split(r"[\W_\d]+", name.lower()))), None)
 
 
 def _innermost(folder: pathlib.Path) -> pathlib.Path:
@@ -166,7 +154,7 @@ def by_class(folder: pathlib.Path) -> Found:
       raise BadInput(f"its class {of_class.name!r} has no images, but files that are not read ({_kinds(others)}); "
                      "convert them, for example to PNG, or move the folder away if it is not a class.")
     else:
-      empty.append(of_class.name)
+      empty.append(of_class)
   _check_depths(folder, classes)
   _check_sub_folders(folder, classes)
   return Found(classes, skipped, empty)
@@ -209,6 +197,16 @@ def left_out(folder: pathlib.Path, others: Counter[str]) -> str:
   """A clause that says how many files are not read, as in "12 files of 'DIR' are not read (10 .txt, 2 .heic)"."""
   num = others.total()
   return f"{num} file{'s' * (num != 1)} of {str(folder)!r} {'is' if num == 1 else 'are'} not read ({_kinds(others)})"
+
+
+def remarks(root: pathlib.Path, parts: Collection[Found]) -> list[str]:
+  """Warnings about a folder, from what its parts hold, or it itself."""
+  others = sum((part.left_out for part in parts), Counter[str]())
+  empty = sorted(str(folder.relative_to(root)) for part in parts for folder in part.empty)
+  found = [left_out(root, others)] if others else []
+  if empty:
+    found.append(f"{listed(empty)} of {str(root)!r} {'is' if len(empty) == 1 else 'are'} empty and not used as a class")
+  return found
 
 
 def _kinds(others: Counter[str]) -> str:

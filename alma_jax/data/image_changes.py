@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data.task_types import Change
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
+
+Change = tuple[str | int | float, ...]  # the name of a function below, and its arguments
 
 SIZE = 32  # height and width of the images of all streams but `digits`
 IN_COLOUR = (SIZE, SIZE, 3)  # the shape of these images
@@ -15,7 +16,7 @@ IN_COLOUR = (SIZE, SIZE, 3)  # the shape of these images
 def apply(x: np.ndarray, changes: Sequence[Change], seed: int) -> np.ndarray:
   """The images after all changes. `seed` decides the permutations of pixels."""
   for name, *values in changes:
-    x = _CHANGES[str(name)](x, seed, *values)
+    x = _CHANGES[str(name)][0](x, seed, *values)
   return np.ascontiguousarray(x)
 
 
@@ -33,12 +34,13 @@ def check(what: str, changes: Sequence[Change], image_shape: tuple[int, ...]) ->
   for change in changes:
     known = isinstance(change, tuple | list) and len(change) and isinstance(change[0], str) and change[0] in _CHANGES
     if not known:
-      raise BadInput(f"{what} has the change {brief(change)}; possible are {', '.join(_USES.values())}.")
+      raise BadInput(f"{what} has the change {brief(change)}; possible are "
+                     f"{', '.join(use for _, use in _CHANGES.values())}.")
     try:
       changed = apply(np.zeros((1, *image_shape), np.uint8), [tuple(change)], 0)
     except Exception as error:  # whatever the values are
       raise BadInput(f"{what} has the change {brief(tuple(change))}, which cannot be applied to images of "
-                     f"{image_shape}; it should be {_USES[str(change[0])]}.") from error
+                     f"{image_shape}; it should be {_CHANGES[str(change[0])][1]}.") from error
     if changed.shape[1:] != image_shape:
       raise BadInput(f"{what} has the change {brief(tuple(change))}, which turns images of {image_shape} into "
                      f"{changed.shape[1:]}; a change keeps the shape.")
@@ -67,10 +69,6 @@ def _rotate(x: np.ndarray, seed: int, quarter_turns: int) -> np.ndarray:
   return np.rot90(x, quarter_turns, axes=(1, 2))
 
 
-def _invert(x: np.ndarray, seed: int) -> np.ndarray:
-  return 255 - x
-
-
 def _grey(x: np.ndarray, seed: int) -> np.ndarray:
   """The luminance, in all channels."""
   return np.broadcast_to(luminance(x).astype(np.uint8)[..., None], x.shape)
@@ -90,12 +88,12 @@ def luminance(x: np.ndarray) -> np.ndarray:
   return x @ np.array([0.299, 0.587, 0.114], np.float32)
 
 
-_CHANGES: dict[str, Callable[..., np.ndarray]] = {
-    "permute": _permute, "tiles": tiles, "rotate": _rotate, "invert": _invert, "grey": _grey, "colour": _colour}
-_USES = {"permute": "('permute', NUMBER)", "tiles": "('tiles', NUMBER)", "rotate": "('rotate', QUARTER_TURNS)",
-         "invert": "('invert',)", "grey": "('grey',)",
-         "colour": "('colour', RED, GREEN, BLUE) with a number from 0 to 1 for each channel, or ('colour', GREY) for "
-                   "images of one"}
+_CHANGES: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # and how a change is written
+    "permute": (_permute, "('permute', NUMBER)"), "tiles": (tiles, "('tiles', NUMBER)"),
+    "rotate": (_rotate, "('rotate', QUARTER_TURNS)"), "invert": (lambda x, seed: 255 - x, "('invert',)"),
+    "grey": (_grey, "('grey',)"),
+    "colour": (_colour, "('colour', RED, GREEN, BLUE) with a number from 0 to 1 for each channel, or ('colour', GREY) "
+                        "for images of one")}
 
 
 def to_colour(x: np.ndarray) -> np.ndarray:

@@ -11,8 +11,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from alma_jax.data import cache
 
@@ -21,12 +20,6 @@ _FOLDERS_SETTLE = 10  # times as long as files
 _LIST_SECONDS = 20.0  # between two listings of a folder whose time of modification does not change, as on some mounts
 
 Signature = tuple[int, int, int]  # number of files, their bytes, the newest time of modification in ns
-
-
-class Found(NamedTuple):
-  """A complete entry."""
-  path: pathlib.Path
-  signature: Signature
 
 
 class Inbox:
@@ -41,13 +34,12 @@ class Inbox:
     self._watched: dict[str, tuple[Signature, float]] = {}  # since when an entry has been as it is
     self._ignored: set[int] = set()  # inodes that were seen under an ignored name
 
-  def use(self, name: str) -> None:
-    """The entry is used: it is never found again."""
-    self._finish(name, None)
-
-  def reject(self, name: str, signature: Signature) -> None:
-    """The entry cannot be used as it is. If it changes it is found again."""
-    self._finish(name, signature)
+  def finish(self, name: str, signature: Signature | None = None) -> None:
+    """The entry is used, and never found again; or with this signature it cannot be used, until it changes."""
+    self._done[name] = signature
+    self._watched.pop(name, None)
+    if name in self._new:
+      self._new.remove(name)
 
   def refresh(self) -> None:
     """Makes the next call of `next` list the folder, whether or not its time of modification has changed."""
@@ -58,8 +50,8 @@ class Inbox:
     """Whether the last call of `next` saw no further entry, not even an incomplete one."""
     return not self._new
 
-  def next(self) -> Found | None:
-    """The next entry, or None if there is none, or if the next one is not complete yet.
+  def next(self) -> tuple[pathlib.Path, Signature] | None:
+    """The next complete entry, or None if there is none, or if the next one is not complete yet.
 
     Raises:
       OSError: the folder cannot be read.
@@ -71,16 +63,8 @@ class Inbox:
       if signature is None:  # it has disappeared
         self._new.pop(0)
         continue
-      return Found(path, signature) if self._is_complete(path, signature) else None
+      return (path, signature) if self._is_complete(path, signature) else None
     return None
-
-  def _finish(self, name: str, signature: Signature | None) -> None:
-    self._done[name] = signature
-    self._watched.pop(name, None)
-    if self._new and self._new[0] == name:
-      self._new.pop(0)
-    elif name in self._new:
-      self._new.remove(name)
 
   def _list(self) -> None:
     modified, now = os.stat(self._folder).st_mtime_ns, time.monotonic()
@@ -90,12 +74,9 @@ class Inbox:
     for entry in os.scandir(self._folder):
       if is_ignored(entry.name):
         ignored.add(entry.inode())
-      elif entry.name not in self._done:
+      elif entry.name not in self._done or (
+          self._done[entry.name] and self._done[entry.name] != signature_of(self._folder / entry.name)):
         new.append(entry.name)
-      else:
-        rejected = self._done[entry.name]
-        if rejected is not None and signature_of(self._folder / entry.name) != rejected:
-          new.append(entry.name)
     self._new, self._modified, self._listed_at = sorted(new), modified, now
     self._ignored = (self._ignored | ignored) if new else ignored
 
@@ -155,24 +136,7 @@ def special(path: pathlib.Path) -> pathlib.Path | None:
 
 
 def digest(path: pathlib.Path) -> str:
-  """SHA-256 over the names and contents of the files of an entry."""
+  """SHA-256 over the names and contents of the files of an entry; empty if it does not exist."""
   if not path.is_dir():
     return cache.hash_file(path) or ""
   return cache.hash_files(path, sorted(files_of(path)))
-
-
-def changed(folder: pathlib.Path, used: Collection[tuple[str, Signature, str]]) -> Iterator[tuple[str, str]]:
-  """(name, "changed" or "disappeared") of the used entries that are not any more what they were.
-
-  An entry is only read if its signature has changed.
-
-  Args:
-    folder: of the entries.
-    used: (name, signature, digest) of each.
-  """
-  for name, signature, expected in used:
-    found = signature_of(folder / name)
-    if found is None:
-      yield name, "disappeared"
-    elif found != tuple(signature) and digest(folder / name) != expected:
-      yield name, "changed"

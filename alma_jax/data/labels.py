@@ -43,10 +43,6 @@ class Labels(NamedTuple):
     numbers, names = self.by_name()
     return np.array(names)[numbers]
 
-  def part(self, start: int, stop: int) -> "Labels":
-    """The labels of the examples start to stop - 1."""
-    return self._replace(numbers=self.numbers[start:stop])
-
 
 class Classes(NamedTuple):
   """The classes of a predictor or of a stream.
@@ -76,17 +72,14 @@ class Classes(NamedTuple):
         raise BadInput(f"it has the label {labels.numbers.max()}, but {self.owner} has {self.num} classes, 0 to "
                        f"{self.num - 1}.")
       return labels.numbers
-    numbers, meant = labels.by_name()
-    index, place, used = Index(names), {name: i for i, name in enumerate(names)}, np.unique(numbers)
-    classes = np.zeros(len(meant), np.int32)
-    for i in used:
-      name = index.find(meant[i])
-      if name is None:
+    (numbers, meant), index = labels.by_name(), Index(names)
+    places = [index.find(name) for name in meant]
+    for i in np.unique(numbers):
+      if places[i] is None:
         raise BadInput(f"it has the class {meant[i]!r}, which {self.owner} does not know; its classes are "
                        f"{', '.join(self.names) or f'the numbers 0 to {self.num - 1}'}"
                        f"{_BY_NAME * are_names(names)}{index.advice(meant[i]) or '.'}")
-      classes[i] = place[name]
-    return classes[numbers]
+    return np.array([place or 0 for place in places], np.int32)[numbers]  # no label means a class that is not there
 
 
 _BY_NAME = "; give labels by these names, not by their places"
@@ -164,7 +157,7 @@ def of_parts(train: Labels, test: Labels) -> tuple[Labels, Labels]:
     raise BadInput(f"it has the class {', '.join(unknown[:5])} only in its test part"
                    f"{index.advice(unknown[0]) or '; give every class training examples.'}")
   if others != names:  # of a data set that declares its names, two may be equal
-    tested = np.array([names.index(str(index.find(name))) for name in others], np.int32)[tested]
+    tested = np.array([index.find(name) for name in others], np.int32)[tested]
   return Labels(numbers, names, True), Labels(tested, names, True)
 
 
@@ -194,23 +187,19 @@ class Index:
 
   def __init__(self, names: Iterable[str]):
     """`names` of the classes; if several are the same, the first counts."""
-    self._names: dict[str, str] = {}
+    self._places: dict[str, int] = {}
     self._looks: dict[str, str] = {}
-    for name in names:
-      self._names.setdefault(_same(name), name)
+    for place, name in enumerate(names):
+      self._places.setdefault(_same(name), place)
       self._looks.setdefault(_look(name), name)
 
-  def find(self, label: str) -> str | None:
-    """The class that a label names; None if there is no such class."""
-    return self._names.get(_same(label))
-
-  def like(self, label: str) -> str | None:
-    """A class whose name resembles a label that names no class; None if there is no such class."""
-    return self._looks.get(_look(label))
+  def find(self, label: str) -> int | None:
+    """The place of the class that a label names; None if there is no such class."""
+    return self._places.get(_same(label))
 
   def advice(self, label: str) -> str:
     """The end of a sentence about a label that names no class: "did you mean" if one resembles it, else nothing."""
-    found = self.like(label)
+    found = self._looks.get(_look(label))
     return "" if found is None else f"; did you mean {found!r}?"
 
 

@@ -55,22 +55,24 @@ class ImageReader:
   notes: Mapping[str, type[Any]] = types.MappingProxyType(
       dict(num=int, example_shape=list, dtype=str, new_classes=list))
 
-  def __init__(self, folder: pathlib.Path, image_size: int, seed: int, columns: examples.Columns = examples.USUAL):
+  def __init__(self, folder: pathlib.Path, seed: int, image_size: int = 0, image_column: str = "",
+               label_column: str = ""):
     """Reads DIR/classes.txt and DIR/test.
 
     Args:
       folder: DIR.
-      image_size, seed: of the config.
-      columns: of Parquet and .npz files.
+      seed: of the config.
+      image_size, image_column, label_column: of the section `dataset`.
 
     Raises:
       BadInput: one of them is there and cannot be used.
     """
     self._seed = seed
-    self._reader = examples.Reader(Form(image_size=image_size, owner="the stream has"), columns=columns)
+    form = Form(image_size=image_size, owner="the stream has")
+    self._reader = examples.Reader(form, image_column=image_column, label_column=label_column)
     self.declared = _read_classes(folder / CLASSES)
     self.test = self._read_test(folder)
-    self._tested = None if self.test is None else frozenset(map(cache.hash_row, self.test.x))
+    self._tested = frozenset(() if self.test is None else map(cache.hash_row, self.test.x))
     self._padded = False  # whether a label differed from its class in leading zeros
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
@@ -85,7 +87,7 @@ class ImageReader:
     x, num = entry.x, len(entry.x)
     if num < _LEAST:
       raise BadInput(f"it has {num} example; a mega-batch needs {_LEAST}, one of them for validation.")
-    remarks = (*entry.remarks, *examples.image_remarks(path, entry.decoded), *self._overlap(x))
+    remarks = (*entry.remarks, *self._overlap(x))
     classes = self.classes(lines)
     y, new = self._numbered(entry.labels, classes)
     remarks += self._resemblances(entry.labels, new, classes)
@@ -96,50 +98,45 @@ class ImageReader:
   def classes(self, lines: list[feed.Line], num: int | None = None) -> list[str]:
     """Names of the classes after the first `num` mega-batches of `lines`; None: after all."""
     if self.declared is not None:
-      return self.declared
+      return [*self.declared.names]
     return [name for line in lines[:num] for name in line["new_classes"]]
 
   def test_labels(self, classes: list[str]) -> np.ndarray:
     """int32 [N], the class numbers of the test examples; UNKNOWN if a class is not known yet."""
     assert self.test is not None
-    index, place = class_labels.Index(classes), {name: i for i, name in enumerate(classes)}
-    number = {name: place.get(index.find(name) or "", UNKNOWN) for name in {*self.test.names.tolist()}}
-    return np.array([number[name] for name in self.test.names.tolist()], np.int32)
+    names, places = np.unique(self.test.names, return_inverse=True)
+    found = map(class_labels.Index(classes).find, names.tolist())
+    return np.array([UNKNOWN if place is None else place for place in found], np.int32)[places]
 
   def _numbered(self, labels: Labels, classes: list[str]) -> tuple[np.ndarray, list[str]]:
     """(int32 [N] class numbers, names of new classes)."""
     if self.declared is not None:
-      return self._declared().number(labels), []
+      return self.declared.number(labels), []
     numbers, stored = labels.by_name()
-    names = [*map(class_labels.normal, stored)]
+    names, known = [*map(class_labels.normal, stored)], class_labels.Index(classes)
     if classes:
       _refuse_other_kind(names, classes)
-    index = class_labels.Index([*classes, *names])
-    new = [name for name in dict.fromkeys(str(index.find(name)) for name in names) if name not in {*classes}]
-    every = (*classes, *new)
-    return Classes("the stream", every, len(every)).number(Labels(numbers, stored)), new
-
-  def _declared(self) -> Classes:
-    assert self.declared is not None
-    return Classes(CLASSES, tuple(self.declared), len(self.declared))
+    new = [names[place] for place in dict.fromkeys(map(class_labels.Index(names).find, names))
+           if place is not None and known.find(names[place]) is None]
+    every = class_labels.Index([*classes, *new])
+    return np.array([*map(every.find, names)], np.int32)[numbers], new
 
   def _resemblances(self, labels: Labels, new: list[str], classes: list[str]) -> tuple[str, ...]:
     """Sentences about labels with other leading zeros than their class, and about new classes that resemble others."""
-    index = class_labels.Index([*classes, *new])
-    names = map(class_labels.normal, labels.by_name()[1])
-    padded = [(label, name) for label in names if (name := index.find(label)) not in (None, label)]
+    every = [*classes, *new]
+    index, names = class_labels.Index(every), map(class_labels.normal, labels.by_name()[1])
+    padded = [(label, every[place]) for label in names if (place := index.find(label)) is not None
+              and every[place] != label]
     said = () if self._padded or not padded else (
         f"the label {padded[0][0]!r} means the class {padded[0][1]!r}; leading zeros do not count",)
     self._padded = self._padded or bool(padded)
-    pairs = [(a, b) for a, b in class_labels.alike([*classes, *new]) if b in new]
+    pairs = [(a, b) for a, b in class_labels.alike(every) if b in new]
     return said + tuple(
         f"the new class {b!r} resembles {a!r}; if they are one class, start a new run over entries that use one name "
         f"for it, or declare the classes in {CLASSES}" for a, b in pairs)
 
   def _overlap(self, x: np.ndarray) -> tuple[str, ...]:
-    if self._tested is None:
-      return ()
-    num = sum(cache.hash_row(row) in self._tested for row in x)
+    num = sum(cache.hash_row(row) in self._tested for row in x) if self._tested else 0
     if num == len(x):
       raise BadInput("all its examples are also in the test set.")
     return (f"{num} of {len(x)} examples {'is' if num == 1 else 'are'} also in the test set, so its error is too low",
@@ -152,21 +149,12 @@ class ImageReader:
     with examples.named(f"the test set {str(path)!r}"):
       read = dataclasses.replace(self._reader, part=TEST).whole(path)
       assert read.labels is not None
-      for remark in (*read.remarks, *examples.image_remarks(path, read.decoded)):
+      for remark in read.remarks:
         warnings.warn(remark, stacklevel=3)
-      return TestSet(read.x, self._test_names(read.labels))
-
-  def _test_names(self, labels: Labels) -> np.ndarray:
-    if self.declared is not None:
-      return np.array(self.declared)[self._declared().number(labels)]
-    numbers, names = labels.by_name()
-    return np.array([*map(class_labels.normal, names)])[numbers]
-
-
-class Encoded(NamedTuple):
-  """Documents as token ids; see text.Corpus."""
-  ids: np.ndarray
-  starts: np.ndarray
+      if self.declared is not None:
+        return TestSet(read.x, np.array(self.declared.names)[self.declared.number(read.labels)])
+      numbers, names = read.labels.by_name()
+      return TestSet(read.x, np.array([*map(class_labels.normal, names)])[numbers])
 
 
 class TextReader:
@@ -186,7 +174,11 @@ class TextReader:
     self._config = config
     self._given = tokens.read(config.tokenizer, config.vocab_size) if config.tokenizer else None
     self._parsed: Tokenizer | None = None
-    self.held_out = {split: found for split in ("valid", "test") if (found := _read_split(folder, split))}
+    self.held_out: dict[str, list[bytes]] = {}
+    for split in ("valid", "test"):
+      if (path := _only(folder, split, text_files.SUFFIXES)) is not None:
+        with examples.named(repr(str(path))):
+          self.held_out[split] = [document.text for document in text_files.read(path)]
     self._tested = {cache.hash_row(document.strip()) for document in self.held_out.get("test", ())}
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
@@ -211,7 +203,7 @@ class TextReader:
       if "valid" in splits:
         arrays["valid"], arrays["valid_starts"] = self.encode(tokenizer, splits["valid"])
     arrays["ids"], arrays["starts"] = self.encode(tokenizer, found)
-    num = len(self.windows(Encoded(arrays["ids"], arrays["starts"])).start)
+    num = len(self.windows(tokens.Encoded(arrays["ids"], arrays["starts"])).start)
     return feed.Read(arrays, dict(num=num, **notes), digest, tuple(remarks) if num_seen else ())
 
   def tokenizer(self, lines: list[feed.Line]) -> "Tokenizer":
@@ -220,23 +212,14 @@ class TextReader:
       self._parsed = self._given or tokens.parse(str(lines[0].get("tokenizer")))
     return self._parsed
 
-  def encode(self, tokenizer: "Tokenizer", found: list[bytes]) -> Encoded:
+  def encode(self, tokenizer: "Tokenizer", found: list[bytes]) -> tokens.Encoded:
     """Token ids of documents; raises BadInput if the tokenizer has no units for them."""
-    return Encoded(*tokens.encode(tokenizer, found, in_sections=self._given is None))
+    return tokens.encode(tokenizer, found, in_sections=self._given is None)
 
-  def windows(self, encoded: Encoded) -> text.Windows:
+  def windows(self, encoded: tokens.Encoded) -> text.Windows:
     """The windows of an entry; raises BadInput if it is too short for one."""
     c = self._config
-    return text.windows(encoded.starts, len(encoded.ids) - 1, c.sequence_length, c.cross_documents, "the entry")
-
-
-def _read_split(folder: pathlib.Path, split: str) -> list[bytes]:
-  """The documents of DIR/SPLIT, a folder or a file; none if it does not exist."""
-  path = _only(folder, split, text_files.SUFFIXES)
-  if path is None:
-    return []
-  with examples.named(repr(str(path))):
-    return [document.text for document in text_files.read(path)]
+    return text.windows(encoded, c.sequence_length, c.cross_documents, "the entry")
 
 
 def _only(folder: pathlib.Path, name: str, suffixes: Sequence[str]) -> pathlib.Path | None:
@@ -263,7 +246,7 @@ def _refuse_other_kind(names: list[str], known: list[str]) -> None:
                    f"such as {known[0]!r}: each would be a new class. Label it as the stream is.")
 
 
-def _read_classes(path: pathlib.Path) -> list[str] | None:
+def _read_classes(path: pathlib.Path) -> Classes | None:
   if not path.exists():
     return None
   try:
@@ -272,9 +255,8 @@ def _read_classes(path: pathlib.Path) -> list[str] | None:
   except (OSError, UnicodeDecodeError) as error:
     raise BadInput(f"{str(path)!r} cannot be read ({error}); each of its lines should name a class.") from error
   index = class_labels.Index(names)
-  twins = [(index.find(name), name) for name in names if index.find(name) != name]
-  twins += [(name, name) for name in names if names.count(name) > 1]
+  twins = [(names[first], name) for place, name in enumerate(names) if (first := index.find(name) or 0) != place]
   if len(names) < 2 or twins:
     what = f"names a class twice, {twins[0][0]!r} and {twins[0][1]!r}" if twins else f"names {len(names)} class"
     raise BadInput(f"{str(path)!r} {what}; it should hold the names of at least two classes, one in every line.")
-  return names
+  return Classes(CLASSES, tuple(names), len(names))

@@ -1,5 +1,4 @@
 """Which examples the mega-batches of a stream hold: arithmetic on the numbers of examples (docs/algorithms.md §1)."""
-import abc
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -11,22 +10,27 @@ from alma_jax.errors import BadInput
 Arrays = tuple[np.ndarray, ...]  # of one length
 
 
-class Megabatches(abc.ABC):
-  """The mega-batches t = 1, 2, ... of a stream, each a span of the order of its examples.
+class Megabatches:
+  """The mega-batches t = 1, 2, ... of a stream, each a span of the order of its examples."""
 
-  Attributes:
-    val_fraction: share of a mega-batch, at its end, that is held out for validation: at least one example, unless the
-      share is 0.
-    held_out: int32, the validation examples of every stage, numbered apart from the examples of the mega-batches;
-      None: the mega-batches hold out their own.
-  """
-  val_fraction: float = 0.0
-  held_out: np.ndarray | None = None
+  def __init__(self, starts: Sequence[int] | np.ndarray, val_fraction: float = 0.0, held_out: np.ndarray | None = None,
+               order: np.ndarray | None = None):
+    """Mega-batches whose sizes are known.
+
+    Args:
+      starts: see `starts`.
+      val_fraction: share of a mega-batch, at its end, that is held out for validation: at least one example, unless the
+        share is 0.
+      held_out: int32, the validation examples of every stage, numbered apart from the examples of the mega-batches;
+        None: the mega-batches hold out their own.
+      order: int32, the examples in the order of the stream; None: they are numbered in this order.
+    """
+    self._starts, self.val_fraction, self.held_out, self._order = np.asarray(starts), val_fraction, held_out, order
 
   @property
-  @abc.abstractmethod
   def starts(self) -> np.ndarray:
     """int64 [num + 1], the place in the order where each mega-batch starts, and where the last one ends."""
+    return self._starts
 
   @property
   def num(self) -> int:
@@ -43,65 +47,38 @@ class Megabatches(abc.ABC):
   def part(self, t: int) -> tuple[np.ndarray, np.ndarray]:
     """(training, validation) examples of mega-batch t, int32."""
     first, end = self.starts[t - 1:t + 1]
-    examples = self._examples(first, end)
+    examples = np.arange(first, end, dtype=np.int32) if self._order is None else self._order[first:end]
     num_train = len(examples) - int(self._num_val(end - first))
     return examples[:num_train], examples[num_train:]
-
-  def _examples(self, first: int, end: int) -> np.ndarray:
-    """The examples at these places of the order, int32."""
-    return np.arange(first, end, dtype=np.int32)
 
   def _num_val(self, total: np.ndarray) -> np.ndarray:
     """How many of the examples of mega-batches of these sizes are held out."""
     return np.maximum((self.val_fraction * total + 1e-9).astype(np.int64), 1) if self.val_fraction else 0 * total
 
 
-class Permuted(Megabatches):
-  """A permuted training set in parts whose sizes differ by 1 at most."""
+def permuted(num_examples: int, num: int, val_fraction: float, seed: int) -> Megabatches:
+  """A permuted training set in parts whose sizes differ by 1 at most.
 
-  def __init__(self, num_examples: int, num: int, val_fraction: float, seed: int):
-    """Cuts a training set.
+  Args:
+    num_examples: size of the training set.
+    num: number of mega-batches, stream.num_megabatches.
+    val_fraction: stream.val_fraction, above 0.
+    seed: decides the permutation.
 
-    Args:
-      num_examples: size of the training set.
-      num: number of mega-batches, stream.num_megabatches.
-      val_fraction: stream.val_fraction, above 0.
-      seed: decides the permutation.
-
-    Raises:
-      BadInput: there are more mega-batches than examples, or a mega-batch would have no training or no validation
-        example.
-    """
-    if num > num_examples:
-      raise BadInput(f"stream.num_megabatches={num} exceeds the {num_examples} training examples; lower it.")
-    size, extra = divmod(num_examples, num)
-    num_val = int(val_fraction * size + 1e-9)
-    for left, name, change in ((size - num_val, "training", "lower"), (num_val, "validation", "raise")):
-      if not left:
-        raise BadInput(f"stream.val_fraction={val_fraction} of a mega-batch of {size} examples leaves no {name} "
-                       f"example; {change} it, or lower stream.num_megabatches.")
-    self.val_fraction = val_fraction
-    self._starts = np.cumsum([0, *[size + 1] * extra, *[size] * (num - extra)])
-    self._order = keys.rng(seed, keys.STREAM).permutation(num_examples).astype(np.int32)
-
-  @property
-  def starts(self) -> np.ndarray:
-    return self._starts
-
-  def _examples(self, first: int, end: int) -> np.ndarray:
-    return self._order[first:end]
-
-
-class Consecutive(Megabatches):
-  """Consecutive windows of a text."""
-
-  def __init__(self, starts: Sequence[int] | np.ndarray, held_out: np.ndarray):
-    """`starts` and `held_out`: see Megabatches."""
-    self._starts, self.held_out = np.asarray(starts), held_out
-
-  @property
-  def starts(self) -> np.ndarray:
-    return self._starts
+  Raises:
+    BadInput: there are more mega-batches than examples, or a mega-batch would have no training or no validation
+      example.
+  """
+  if num > num_examples:
+    raise BadInput(f"stream.num_megabatches={num} exceeds the {num_examples} training examples; lower it.")
+  size, extra = divmod(num_examples, num)
+  num_val = int(val_fraction * size + 1e-9)
+  for left, name, change in ((size - num_val, "training", "lower"), (num_val, "validation", "raise")):
+    if not left:
+      raise BadInput(f"stream.val_fraction={val_fraction} of a mega-batch of {size} examples leaves no {name} "
+                     f"example; {change} it, or lower stream.num_megabatches.")
+  starts = np.cumsum([0, *[size + 1] * extra, *[size] * (num - extra)])
+  return Megabatches(starts, val_fraction, order=keys.rng(seed, keys.STREAM).permutation(num_examples).astype(np.int32))
 
 
 class Arrived(Megabatches):
@@ -112,8 +89,8 @@ class Arrived(Megabatches):
 
   def __init__(self, feed: Feed, val_fraction: float, held_out: np.ndarray | None = None):
     """`feed` has at least one mega-batch; `val_fraction` and `held_out`: see Megabatches."""
-    self._feed, self.val_fraction, self.held_out = feed, val_fraction, held_out
-    self._starts = np.zeros(1, np.int64)
+    super().__init__(np.zeros(1, np.int64), val_fraction, held_out)
+    self._feed = feed
 
   @property
   def starts(self) -> np.ndarray:
@@ -123,19 +100,11 @@ class Arrived(Megabatches):
       self._starts = np.concatenate([known, known[-1] + np.cumsum(sizes)])
     return self._starts
 
-  def where(self, examples: np.ndarray) -> np.ndarray:
-    """The mega-batches t = 1, 2, ... that examples belong to, of the shape of `examples`."""
-    return np.searchsorted(self.starts, examples, "right")
-
-  def first(self, t: int) -> int:
-    """Number of the first example of mega-batch t."""
-    return int(self.starts[t - 1])
-
 
 class Rows:
   """The examples of a live stream that are in memory: those of the present stage, and those that a memory keeps."""
 
-  def __init__(self, load: Callable[[int], Arrays], megabatches: Arrived):
+  def __init__(self, load: Callable[[int], Arrays], megabatches: Megabatches):
     """No rows. `load`: t -> the arrays of mega-batch t, one of `megabatches`."""
     self._load, self._megabatches = load, megabatches
     self._parts: dict[int, tuple[np.ndarray, Arrays]] = {}  # (examples of a mega-batch, ascending; their arrays)
@@ -157,7 +126,7 @@ class Rows:
 
   def _places(self, examples: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """(t, the places of the examples of mega-batch t) for each mega-batch that has some."""
-    of = self._megabatches.where(examples)
+    of = np.searchsorted(self._megabatches.starts, examples, "right")
     order = np.argsort(of, kind="stable")
     for places in np.split(order, np.flatnonzero(np.diff(of[order])) + 1):
       if len(places):
@@ -166,6 +135,6 @@ class Rows:
   def _part(self, t: int, needed: np.ndarray) -> tuple[np.ndarray, Arrays]:
     """What is in memory of mega-batch t, all of it unless the examples `needed` are there."""
     if t not in self._parts or not np.isin(needed, self._parts[t][0]).all():
-      arrays, first = self._load(t), self._megabatches.first(t)
+      arrays, first = self._load(t), int(self._megabatches.starts[t - 1])
       self._parts[t] = np.arange(first, first + len(arrays[0])), arrays
     return self._parts[t]

@@ -62,14 +62,6 @@ class Sizes(NamedTuple):
   share: np.ndarray
 
 
-class Old(NamedTuple):
-  """The examples of earlier stages in a stage; see StageData."""
-  train: np.ndarray = _NONE
-  val: np.ndarray = _NONE
-  memory: np.ndarray = _NONE
-  share: float = 0.0
-
-
 def span(ends: Sequence[int]) -> range:
   """The mega-batches of the last stage, counted from 1; the stages end at `ends`."""
   return range((ends[-2] if len(ends) > 1 else 0) + 1, ends[-1] + 1)
@@ -97,11 +89,8 @@ class Memory:
   def stage(self, ends: Sequence[int]) -> StageData:
     """The last of the stages that end at `ends`, without its pools."""
     (train, val), held_out = self._new(ends), self._megabatches.held_out
-    old = self._old(tuple(ends), np.array([len(train), len(val)]))
-    return StageData(
-        stage=len(ends) - 1, seed=self._seed, pool=None, val_pool=None, train=np.concatenate([train, old.train]),
-        val=np.concatenate([val, old.val]) if held_out is None else held_out, num_new=len(train), memory=old.memory,
-        share=old.share)
+    data = self._recall(StageData(len(ends) - 1, self._seed, None, None, train, val, num_new=len(train)), tuple(ends))
+    return data if held_out is None else data._replace(val=held_out)
 
   def sizes(self, ends: Sequence[int], start: int = 0) -> Sizes:
     """Sizes of the stages that end at `ends`, from number `start` on.
@@ -147,10 +136,10 @@ class Memory:
     train, val = zip(*map(self._megabatches.part, span(ends)))
     return np.concatenate(train), np.concatenate(val)
 
-  def _old(self, ends: tuple[int, ...], new: np.ndarray) -> Old:
-    """What the last of the stages that end at `ends` holds of earlier ones; `new` as for `_num_old`."""
-    del ends, new
-    return Old()
+  def _recall(self, data: StageData, ends: tuple[int, ...]) -> StageData:
+    """The last of the stages that end at `ends` with examples of earlier ones; `data` holds the new ones."""
+    del ends
+    return data
 
   def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
     """(numbers of old training and validation examples of a stage [2], its share).
@@ -177,9 +166,9 @@ class Replay(Memory):
   def needed(self, ends: Sequence[int]) -> np.ndarray:
     return np.concatenate(self._all(tuple(ends)))
 
-  def _old(self, ends: tuple[int, ...], new: np.ndarray) -> Old:
-    train, val = (side[num:] for side, num in zip(self._all(ends), new))
-    return Old(train, val)
+  def _recall(self, data: StageData, ends: tuple[int, ...]) -> StageData:
+    train, val = self._all(ends)
+    return data._replace(train=train, val=val)
 
   def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
     return np.floor(self._share * previous + 1e-9), 0.0
@@ -223,12 +212,13 @@ class Reservoir(Memory):
   def needed(self, ends: Sequence[int]) -> np.ndarray:
     return np.concatenate(self._after(ends[-1]))
 
-  def _old(self, ends: tuple[int, ...], new: np.ndarray) -> Old:
+  def _recall(self, data: StageData, ends: tuple[int, ...]) -> StageData:
     memory, val = self._after(span(ends)[0] - 1)
+    new = np.array([len(data.train), len(data.val)])
     (_, num_val), share = self._num_old(np.array([len(memory), len(val)]), new, np.zeros(2))
     if num_val < len(val):
       val = keys.rng(self._seed, keys.RECALL, len(ends) - 1).choice(val, num_val, replace=False)
-    return Old(val=val, memory=memory, share=share)
+    return data._replace(val=np.concatenate([data.val, val]), memory=memory, share=share)
 
   def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
     (train, val), (new_train, new_val) = (map(int, each) for each in (np.minimum(seen, self._most), new))

@@ -53,7 +53,7 @@ def of_entries(entries: Mapping[str, Any]) -> Normalization:
 
 def made(x: np.ndarray) -> Normalization:
   """The constants for raw examples [N, H, W, C] or [N, D]. A std that XLA takes for 0 is 0."""
-  values = _flat(x).astype(np.float64)
+  values = x.reshape(-1, x.shape[-1]).astype(np.float64)
   std = values.std(0)
   return Normalization(values.mean(0).astype(np.float32), np.where(std < _TINY, 0, std).astype(np.float32))
 
@@ -130,8 +130,3 @@ def described(before: Normalization, after: Normalization, changed: Sequence[Pla
 
   more = f"; and {len(changed) - _NAMED} more {what}s" if len(changed) > _NAMED else ""
   return "; ".join(map(one, changed[:_NAMED])) + more
-
-
-def _flat(x: np.ndarray) -> np.ndarray:
-  """[N, ..., C] -> [M, C]."""
-  return x.reshape(-1, x.shape[-1])

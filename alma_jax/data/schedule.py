@@ -40,19 +40,11 @@ class Decision(NamedTuple):
   regret: float | None
   price: float
 
-
-class History(NamedTuple):
-  """What is known of a run when mega-batch t has arrived; see `decide`."""
-  ends: Sequence[int]
-  errors: Sequence[float | None]
-  sizes: Sequence[int]
-  macs: float
-
-  def decide(self, price_per_mac: float) -> tuple[bool, dict[str, Any]]:
-    """Whether to train, and what metrics.jsonl says about the decision."""
-    train, law, regret, price = decide(*self[:3], price_per_mac=price_per_mac, macs=self.macs)
-    floor, scale, exponent = law or (None, None, None)
-    return train, dict(law_floor=floor, law_scale=scale, law_exponent=exponent, regret=regret, training_price=price)
+  @property
+  def notes(self) -> dict[str, Any]:
+    """What metrics.jsonl says about the decision."""
+    floor, scale, exponent = self.law or (None, None, None)
+    return dict(law_floor=floor, law_scale=scale, law_exponent=exponent, regret=self.regret, training_price=self.price)
 
 
 def decide(ends: Sequence[int], errors: Sequence[float | None], sizes: Sequence[int], *, price_per_mac: float,

@@ -18,8 +18,8 @@ from alma_jax import config as configs
 from alma_jax.config.fields import Declared
 from alma_jax.data import cache, datasets, task_streams
 from alma_jax.data.image_changes import resized
-from alma_jax.data.task_sources import Source, Sources, check_images
-from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
+from alma_jax.data.task_sources import Sources, check_images
+from alma_jax.data.task_streams import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
 
@@ -125,7 +125,9 @@ def _of_data(task: Given, number: int, sources: Sources, seed: int, test_per_cla
              image_size: int) -> tuple[tuple[int, ...], Planned]:
   """(shape of the images before they are resized, task) of a task that is drawn from a data set."""
   stored = sources[task["data"]]
-  source = _resized_source(stored, image_size) if image_size else stored
+  source = dataclasses.replace(
+      stored, image_shape=(image_size, image_size, 3), fingerprint=f"{stored.fingerprint} {image_size}",
+      images=lambda split, index: resized(stored.images(split, index), image_size)) if image_size else stored
   recipe = Recipe(
       task["name"], task["data"], task.get("classes", tuple(range(len(source.class_names)))), task["train"],
       task["val"], test_per_class or task.get("test", _MOST_TEST), task.get("draw", number),
@@ -161,8 +163,7 @@ def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
   if not isinstance(arrays, tuple | list) or len(arrays) != len(TaskData._fields):
     raise BadInput(f"{what} has arrays of type {type(arrays).__name__}; give six, {', '.join(TaskData._fields)}.")
   given = TaskData(*arrays)
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # about classes without examples, an error here
+  with warnings.catch_warnings(action="ignore", category=UserWarning):  # about classes without examples, an error here
     tested = datasets.from_arrays(what, given._asdict())
     chosen = datasets.from_arrays(what, given._asdict(), held_out="val")
   check_images(what, tested.x_train.shape, np.asarray(given.x_train).dtype)
@@ -176,8 +177,3 @@ def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
                    "count the classes of the task from 0.")
   return given._replace(**{name: getattr(tested, name) for name in datasets.ARRAYS}, x_val=chosen.x_test,
                         y_val=chosen.y_test), num_classes
-
-
-def _resized_source(source: Source, size: int) -> Source:
-  return dataclasses.replace(source, image_shape=(size, size, 3), fingerprint=f"{source.fingerprint} {size}",
-                             images=lambda split, index: resized(source.images(split, index), size))

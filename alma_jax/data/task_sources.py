@@ -12,7 +12,6 @@ from alma_jax.data.image_changes import IN_COLOUR, SIZE, bright, resized, resize
 from alma_jax.errors import BadInput
 
 TFDS = {"svhn": "svhn_cropped", "fashion": "fashion_mnist", "dtd": "dtd", "cifar100": "cifar100"}
-KINDS = ("auto", "real", "stand_ins")
 _FAMILIES = {"mnist": "digits", "digits": "digits", "digits32": "digits", "cifar10": "cifar", "cifar100": "cifar",
              "svhn": "house numbers", "fashion": "clothes", "dtd": "texture"}
 _OF_ONES_OWN = ("tfds:", "npz:", "folder:")
@@ -46,20 +45,14 @@ class Source:
             for split, y in self.labels.items()}
 
 
-class Sources:
+class Sources(dict[str, Source]):
   """The sources by name. Each is loaded once, when it is first asked for."""
 
   def __init__(self, data_dir: str, kind: str, given: Mapping[str, datasets.Dataset] | None = None,
                image_size: int = 0):
-    """See task_streams.make.
-
-    Raises:
-      BadInput: `kind` is unknown.
+    """`data_dir`, `kind` (`sources`) and `image_size` are fields of the section `dataset`; `given`: task_streams.make.
     """
-    if kind not in KINDS:
-      raise BadInput(f"there are no sources {kind!r}; possible are {', '.join(KINDS)}.")
     self._data_dir, self._kind, self._given, self._image_size = data_dir, kind, given or {}, image_size
-    self._found: dict[str, Source] = {}
 
   def need(self, names: Iterable[str]) -> None:
     """Checks that the sources can be had as they are asked for.
@@ -73,16 +66,15 @@ class Sources:
                      f"{str(tfds_folder.root_of(self._data_dir))!r}; prepare them there, or set "
                      "dataset.sources=auto for stand-ins.")
 
-  def __getitem__(self, name: str) -> Source:
+  def __missing__(self, name: str) -> Source:
     """The source of a name: one of those above, or a data set of datasets.py.
 
     Raises:
       BadInput: there is no such data set, or it cannot be used.
     """
-    if name not in self._found:
-      self.need([name])
-      self._found[name] = self._make(name)
-    return self._found[name]
+    self.need([name])
+    self[name] = source = self._make(name)
+    return source
 
   def _make(self, name: str) -> Source:
     if name == "dtd" and self._is_real(name):
@@ -125,12 +117,7 @@ class Sources:
     return self._kind != "stand_ins" and tfds_folder.is_prepared(TFDS[name], self._data_dir)
 
 
-@functools.lru_cache(maxsize=16)
-def _load(name: str, data_dir: str, image_size: int) -> datasets.Dataset:
-  return datasets.load(name, data_dir, image_size)
-
-
-_textures = functools.cache(stand_ins.Textures)
+_load, _textures = functools.lru_cache(maxsize=16)(datasets.load), functools.cache(stand_ins.Textures)
 
 
 def _of_dataset(name: str, data: datasets.Dataset) -> Source:
@@ -180,7 +167,10 @@ def _real_textures(root: pathlib.Path) -> Source:
     for split in ("train", "test"):
       parts = ("train", "validation") if split == "train" else ("test",)
       examples = [example for part in parts for example in tfds_folder.examples(builder, part)]
-      squares = (_square(np.asarray(example["image"])) for example in examples)
+      squares = []
+      for image in (np.asarray(example["image"]) for example in examples):
+        top, left = ((length - min(image.shape[:2])) // 2 for length in image.shape[:2])
+        squares.append(image[top:top + min(image.shape[:2]), left:left + min(image.shape[:2])])
       arrays[f"x_{split}"] = np.stack([resized_one(square, SIZE) for square in squares])
       arrays[f"y_{split}"] = np.array([e["label"] for e in examples], np.int32)
     return cache.Entry(arrays, {})
@@ -188,14 +178,5 @@ def _real_textures(root: pathlib.Path) -> Source:
   made_from = [tfds_folder.fingerprint(folder), SIZE]
   entry = cache.load_or_make([folder / f"alma_jax_arrays_{SIZE}", cache.home_folder("arrays", "dtd", made_from)],
                              made_from, make)
-  (names,) = folder.glob("*.labels.txt")
   data = datasets.from_arrays("dtd", entry.arrays, fingerprint=entry.facts["fingerprint"])
-  return _of_dataset("dtd", dataclasses.replace(data, class_names=tuple(names.read_text().split("\n")[:-1])))
-
-
-def _square(image: np.ndarray) -> np.ndarray:
-  """The middle square of an image."""
-  height, width = image.shape[:2]
-  side = min(height, width)
-  top, left = (height - side) // 2, (width - side) // 2
-  return image[top:top + side, left:left + side]
+  return _of_dataset("dtd", dataclasses.replace(data, class_names=tfds_folder.class_names(folder)))

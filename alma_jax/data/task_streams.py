@@ -3,24 +3,99 @@
 Tasks are made when they are asked for. They depend on the name of the stream, the seed and their number alone.
 """
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config.fields import declared
 from alma_jax.config.registry import DATA_SETS, TASKS
 from alma_jax.data import datasets, image_changes
-from alma_jax.data.task_sources import Source, Sources
-from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
+from alma_jax.data.image_changes import Change
+from alma_jax.data.task_sources import Source
 from alma_jax.errors import BadInput
 
-__all__ = ["Recipe", "TaskData", "TaskInfo", "TaskStream", "make"]
 _VERSION = 1  # of how tasks are drawn; to be raised if a stream changes
 _MOST_KEPT = 2  # tasks whose arrays are kept
 _PARTS = ("train", "val", "test")
+
+
+class TaskInfo(NamedTuple):
+  """What is known of a task before its images are made.
+
+  Attributes:
+    name: the number of the task in its stream, from 1, and what it is, e.g. "2 mnist small".
+    family: the domain of its images, e.g. "digits"; tasks of one family have one colour in graphs.
+    class_names: names of the labels 0, 1, ...
+    num_train, num_val, num_test: numbers of examples.
+    returns: the number, from 0, of the earlier task that it is again, at its first visit; None for a new task.
+  """
+  name: str
+  family: str
+  class_names: tuple[str, ...]
+  num_train: int
+  num_val: int
+  num_test: int
+  returns: int | None = None
+
+
+class TaskData(NamedTuple):
+  """The examples of a task: x uint8 [N, H, W, C], y int32 [N], labels from 0."""
+  x_train: np.ndarray
+  y_train: np.ndarray
+  x_val: np.ndarray
+  y_val: np.ndarray
+  x_test: np.ndarray
+  y_test: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """How a task is drawn from a source.
+
+  Attributes:
+    name: see TaskInfo.
+    source: name of the source (task_sources.py).
+    classes: its classes in the order of the labels of the task.
+    train, val: numbers of training and of validation examples of a class, both from the source's training part.
+    test: the largest number of test examples of a class; a class that has fewer gives all.
+    draw: number of the draw; tasks of different draws have different examples.
+    changes: how the images are changed, in this order.
+    label_shift: class i has the label i - label_shift, modulo the number of classes.
+    shuffled: whether the labels are drawn at random, so that there is nothing to learn.
+    returns: see TaskInfo.
+  """
+  name: str
+  source: str
+  classes: tuple[int, ...]
+  train: int
+  val: int
+  test: int
+  draw: int
+  changes: tuple[Change, ...] = ()
+  label_shift: int = 0
+  shuffled: bool = False
+  returns: int | None = None
+
+
+class Planned(NamedTuple):
+  """A task that is made when it is asked for.
+
+  Attributes:
+    info: its facts.
+    make: () -> TaskData, always the same.
+    decides: JSON-able value that changes if the data would.
+    is_normalized: whether networks get the images with a mean of 0 and a deviation of 1 in the training images of the
+      task, channel by channel. That undoes a coloured background, so that those images are only scaled to [0, 1]
+      (Veniat et al., 2021, whose stream S_in does not normalise them either).
+  """
+  info: TaskInfo
+  make: Callable[[], TaskData]
+  decides: object
+  is_normalized: bool = True
 
 
 class TaskStream:
@@ -39,7 +114,7 @@ class TaskStream:
     infos = [info[:-1] for info in self.infos]  # `returns` are among `described`, or of the name
     described = [json.dumps(task.decides, sort_keys=True) for task in tasks]
     self.fingerprint = hashlib.sha256(json.dumps([_VERSION, infos, described]).encode()).hexdigest()
-    self._tasks, self._kept = tuple(tasks), dict[int, TaskData]()
+    self._tasks, self._made = tuple(tasks), functools.lru_cache(_MOST_KEPT)(self._make)
 
   def __len__(self) -> int:
     return len(self.infos)
@@ -50,43 +125,31 @@ class TaskStream:
 
   def task(self, t: int) -> TaskData:
     """The examples of task t, counted from 0. The arrays cannot be written to: the last two tasks' are kept."""
-    if t not in self._kept:
-      made = self._tasks[t].make()
-      for array in made:
-        array.flags.writeable = False
-      while len(self._kept) >= _MOST_KEPT:
-        del self._kept[next(iter(self._kept))]
-      self._kept[t] = made
-    return self._kept[t]
+    return self._made(t)
+
+  def _make(self, t: int) -> TaskData:
+    made = self._tasks[t].make()
+    for array in made:
+      array.flags.writeable = False
+    return made
 
 
-def make(name: str, *, seed: int, data_dir: str = "", sources: str = "auto", num_tasks: int = 0,
-         test_per_class: int = 0, image_size: int = 0,
-         data: Mapping[str, datasets.Dataset] | None = None) -> TaskStream:
+def make(name: str, seed: int, *, num_tasks: int = 0, given: Mapping[str, datasets.Dataset] | None = None,
+         **fields: Any) -> TaskStream:
   """The stream of a name, as a run has it whose config says the same.
 
   Args:
     name: `dataset.name` of a config, e.g. "s_minus", or "tasks:PATH.py", a list of one's own (task_file.py).
     seed: decides which examples are drawn, the classes of some tasks, and permutations of pixels.
-    data_dir: folder of prepared TFDS data sets; empty: as for datasets.load.
-    sources: "real" (SVHN, Fashion-MNIST, DTD and CIFAR-100 of data_dir), "stand_ins" (images made from MNIST and
-      CIFAR-10), or "auto" (for each data set the real one if it is prepared).
     num_tasks: how many of the stream's tasks, the first ones; 0: all. Messages call it stream.num_megabatches.
-    test_per_class: the largest number of test examples of a class; 0: that of the stream, 1,000.
-    image_size: for "tasks:PATH.py", height and width in pixels to which images are resized, in three channels; 0: they
-      have one shape already.
-    data: data sets by name ("mnist", "cifar10", "digits") to be used instead of loading them.
+    given: data sets by name ("mnist", "cifar10", "digits") to be used instead of loading them.
+    **fields: other fields of the section `dataset`, e.g. data_dir and sources.
 
   Raises:
     BadInput: the stream is unknown, a data set is missing, a class has too few examples, or a list of one's own cannot
       be used.
   """
-  cls = DATA_SETS[TASKS].of(name, "name")
-  given = dict(data_dir=data_dir, test_per_class=test_per_class, image_size=image_size)
-  if image_size and "image_size" not in declared(cls):
-    raise BadInput(f"image_size={image_size} is for tasks:PATH.py; the images of {name!r} have one size.")
-  section = cls(name, **{field: value for field, value in given.items() if field in declared(cls)})
-  stream: TaskStream = section.made(Sources(data_dir, sources, data, image_size), seed, num_tasks)
+  stream: TaskStream = DATA_SETS[TASKS].of(name, "name")(name=name, **fields).made(seed, num_tasks, given)
   return stream
 
 
@@ -152,3 +215,28 @@ def _check_classes(what: str, recipe: Recipe, source: Source) -> None:
       if there < needed:
         raise BadInput(f"{what} needs {needed} {split} examples of class {label} of {source.name}, which has {there}; "
                        "ask for fewer, or use another data set.")
+
+
+def number_of(task: Any, names: Sequence[str]) -> int | None:
+  """The number, from 0, of the task that a caller means; None: there is no such task.
+
+  Args:
+    task: its name, or its number from 1. A text that is the name of a task is that name; any other text of digits is a
+      number.
+    names: of all tasks, in order.
+  """
+  if isinstance(task, str) and task in names:
+    return names.index(task)
+  number = _number(task)
+  return number - 1 if number is not None and 0 < number <= len(names) else None
+
+
+def is_meant(task: Any, number: int, name: str) -> bool:
+  """Whether a caller means the task of this number, from 1, and this name; see `number_of`."""
+  return task == name or _number(task) == number
+
+
+def _number(task: Any) -> int | None:
+  if isinstance(task, str):
+    return int(task) if task.isdecimal() else None
+  return int(task) if isinstance(task, int | np.integer) and not isinstance(task, bool) else None

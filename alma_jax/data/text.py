@@ -36,19 +36,16 @@ class Corpus:
     tokenizer: JSON of the tokenizer; `tokens.parse` makes a tokenizer of it.
     vocab_size: V; ids are 0 to V - 1.
     end: id of END.
-    tokens: by split, uint16 (if V <= 65536) or int32 [num_tokens], mapped from the cache. END stands before every
-      document and after the last.
-    starts: by split, int64 [num_documents], the position of the END before each document.
+    splits: the documents of each split; their ids are mapped from the cache.
     parts: int64 [B + 1]; mega-batch t = 1..B consists of the training documents parts[t - 1] to parts[t] - 1.
-    fingerprint: SHA-256 over tokens, starts, parts and tokenizer.
+    fingerprint: SHA-256 over splits, parts and tokenizer.
     num_seen: number of test documents that are also training documents.
   """
   name: str
   tokenizer: str
   vocab_size: int
   end: int
-  tokens: dict[str, np.ndarray]
-  starts: dict[str, np.ndarray]
+  splits: dict[str, tokens.Encoded]
   parts: np.ndarray
   fingerprint: str
   num_seen: int = 0
@@ -83,17 +80,18 @@ def load(dataset: Any, num_megabatches: int, seed: int) -> Corpus:
 
   def encoded() -> cache.Entry:
     messages.say(f"encoding {dataset.name}, which is done once")
-    whole = _complete(source.read())
+    whole = complete(source.read())
     entry = _encode(prepare(whole, num_megabatches, seed), num_megabatches, given, dataset.vocab_size)
-    return entry._replace(facts=entry.facts | dict(num_seen=_num_seen(whole)))
+    seen = {cache.hash_row(document.strip()) for document in whole["train"]}
+    num_seen = sum(cache.hash_row(document.strip()) in seen for document in whole["test"])
+    return entry._replace(facts=entry.facts | dict(num_seen=num_seen))
 
   arrays, facts = cache.load_or_make(
       [cache.home_folder("tokens", dataset.name, made_from)], made_from, encoded, mapped=True)
-  corpus = Corpus(dataset.name, tokens={split: arrays[split] for split in SPLITS},
-                  starts={split: np.array(arrays[f"{split}_starts"]) for split in SPLITS},
-                  parts=np.array(arrays["parts"]), **facts)
+  splits = {split: tokens.Encoded(arrays[split], np.array(arrays[f"{split}_starts"])) for split in SPLITS}
+  corpus = Corpus(dataset.name, splits=splits, parts=np.array(arrays["parts"]), **facts)
   if corpus.num_seen:
-    warnings.warn(f"{corpus.num_seen} of {len(corpus.starts['test'])} test documents of {dataset.name} "
+    warnings.warn(f"{corpus.num_seen} of {len(splits['test'].starts)} test documents of {dataset.name} "
                   f"{'is' if corpus.num_seen == 1 else 'are'} also in the training text, so the test perplexity is "
                   "too low", stacklevel=2)
   return corpus
@@ -101,10 +99,9 @@ def load(dataset: Any, num_megabatches: int, seed: int) -> Corpus:
 
 def megabatch_windows(corpus: Corpus, t: int, length: int, cross_documents: bool) -> Windows:
   """The windows of mega-batch t = 1..B; see `windows`."""
-  starts = corpus.starts["train"]
-  first, last = corpus.parts[t - 1:t + 1]
-  end = starts[last] if last < len(starts) else len(corpus.tokens["train"]) - 1
-  return windows(starts[first:last], end, length, cross_documents, f"mega-batch {t}")
+  (ids, starts), (first, last) = corpus.splits["train"], corpus.parts[t - 1:t + 1]
+  end = starts[last] if last < len(starts) else len(ids) - 1
+  return windows(tokens.Encoded(ids[:end + 1], starts[first:last]), length, cross_documents, f"mega-batch {t}")
 
 
 def split_windows(corpus: Corpus, split: str, length: int, cross_documents: bool, max_tokens: int = 0) -> Windows:
@@ -118,7 +115,7 @@ def split_windows(corpus: Corpus, split: str, length: int, cross_documents: bool
     max_tokens: how many targets may count. Windows are then chosen evenly over the split, always the same, and at
       least one. 0: all windows.
   """
-  every = windows(corpus.starts[split], len(corpus.tokens[split]) - 1, length, cross_documents, f"the split {split}")
+  every = windows(corpus.splits[split], length, cross_documents, f"the split {split}")
   num, counted = len(every.start), int(every.length.sum())
   if not max_tokens or counted <= max_tokens:
     return every
@@ -131,12 +128,11 @@ def split_windows(corpus: Corpus, split: str, length: int, cross_documents: bool
     some = max(1, some - max(1, excess // length))
 
 
-def windows(starts: np.ndarray, end: int, length: int, cross_documents: bool, what: str) -> Windows:
+def windows(documents: tokens.Encoded, length: int, cross_documents: bool, what: str) -> Windows:
   """Cuts documents into windows. Every token is a target once, except the END before the first document.
 
   Args:
-    starts: int64 [n], the position of the END before each document.
-    end: the position of the END after the last document.
+    documents: those to cut; what stands before the first of them is left out.
     length: L, dataset.sequence_length.
     cross_documents: True: all documents are cut as one sequence of tokens. False: each document is cut separately,
       from the END before it to the END after it.
@@ -148,6 +144,7 @@ def windows(starts: np.ndarray, end: int, length: int, cross_documents: bool, wh
   Raises:
     BadInput: there are fewer than L + 1 tokens.
   """
+  starts, end = documents.starts, len(documents.ids) - 1
   num_tokens = int(end - starts[0]) + 1
   if num_tokens < length + 1:
     raise BadInput(f"the text of {what} has only {num_tokens} tokens, but one window needs {length + 1}; give more "
@@ -164,7 +161,7 @@ def gather(ids: np.ndarray, start: np.ndarray, length: int) -> np.ndarray:
   """The tokens of windows, int32 [N, L + 1]. Positions past the end of the array are END.
 
   Args:
-    ids: [num_tokens], `Corpus.tokens` of a split.
+    ids: [num_tokens], of a split.
     start: int64 [N], `Windows.start`.
     length: L.
   """
@@ -196,23 +193,22 @@ def _encode(splits: Documents, num_megabatches: int, given: "Tokenizer | None",
 
 
 def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
-  """Holds out missing splits, cuts long training documents, and permutes them.
+  """Cuts long training documents, and permutes them.
 
   A document longer than a mega-batch is cut into pieces of at most an eighth of a mega-batch, so that all mega-batches
   have one distribution.
 
   Args:
-    splits: as text_files.TextSource.read returns them.
+    splits: documents of "train", "valid" and "test".
     num_megabatches: B.
-    seed: decides the order of the training documents. What is held out is the same for every seed.
+    seed: decides the order of the training documents.
 
   Returns:
-    Documents of "train" in the order of the stream, of "valid" and of "test".
+    The same, those of "train" in the order of the stream.
 
   Raises:
-    BadInput: there are fewer training documents than mega-batches, or too few to hold out a split.
+    BadInput: there are fewer training documents than mega-batches.
   """
-  splits = _complete(splits)
   total = sum(map(len, splits["train"]))
   documents = cut_long(splits["train"], total / num_megabatches, total // (8 * num_megabatches))
   if len(documents) < num_megabatches:
@@ -222,16 +218,10 @@ def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
   return {split: splits[split] for split in SPLITS} | {"train": [documents[i] for i in order]}
 
 
-def _complete(splits: Documents) -> Documents:
-  """Holds out the splits that are missing; see `hold_out`."""
+def complete(splits: Documents) -> Documents:
+  """The documents of a text_files.TextSource with the splits that it lacks, always the same; see `hold_out`."""
   missing = [split for split in SPLITS if split not in splits]
   return splits | hold_out(splits["train"], missing) if missing else splits
-
-
-def _num_seen(splits: Documents) -> int:
-  """The number of test documents that are also training documents."""
-  seen = {cache.hash_row(document.strip()) for document in splits["train"]}
-  return sum(cache.hash_row(document.strip()) in seen for document in splits["test"])
 
 
 def hold_out(documents: list[bytes], missing: list[str]) -> Documents:

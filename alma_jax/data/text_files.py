@@ -64,7 +64,17 @@ def source(path: pathlib.Path) -> TextSource:
       files[split] = files_of(part)
   root = path if path.is_dir() else path.parent
   hashes = {split: cache.hash_files(root, of_split) for split, of_split in files.items()}
-  return TextSource([str(path.resolve()), hashes], lambda: _read(path, files))
+
+  def read_all() -> Documents:
+    documents: Documents = {split: [] for split in files}
+    for split, of_split in files.items():
+      for file in of_split:
+        with named(repr(str(file))):
+          documents[split] += [document.text for document in of_file(file)]
+    check_not_blank(repr(str(path)), documents)
+    return documents
+
+  return TextSource([str(path.resolve()), hashes], read_all)
 
 
 def check_not_blank(what: str, documents: Documents) -> None:
@@ -122,16 +132,6 @@ def of_file(path: pathlib.Path) -> list[Document]:
   else:
     documents = [Document(str(path), i, _of_line(line, i)) for i, line in enumerate(text.split("\n")) if line.strip()]
   return [document for document in documents if document.text.decode().strip()]
-
-
-def _read(path: pathlib.Path, files: dict[str, list[pathlib.Path]]) -> Documents:
-  documents: Documents = {split: [] for split in files}
-  for split, of_split in files.items():
-    for file in of_split:
-      with named(repr(str(file))):
-        documents[split] += [document.text for document in of_file(file)]
-  check_not_blank(repr(str(path)), documents)
-  return documents
 
 
 def decoded(content: bytes) -> str:

@@ -26,8 +26,7 @@ from alma_jax.errors import BadInput
 # given up; and after which no further attempt begins.
 _PAUSES, _TIMEOUT, _SECONDS = (0, 1, 2), 4, 15
 
-_is_trying_once = False
-_failed: dict[tuple[pathlib.Path, str], BadInput] = {}  # downloads that failed while they were tried once
+_failed: dict[tuple[pathlib.Path, str], BadInput] | None = None  # downloads that failed while they are tried once
 
 
 def prepared(name: str, data_dir: str = "") -> pathlib.Path:
@@ -85,12 +84,12 @@ def download(root: pathlib.Path, name: str) -> pathlib.Path:
   Raises:
     BadInput: TFDS does not know the data set, TensorFlow is not installed, or the download fails.
   """
-  if (root, name) in _failed:
+  if _failed and (root, name) in _failed:
     raise _failed[root, name]
   try:
     return _downloaded(root, name)
   except BadInput as error:
-    if _is_trying_once:
+    if _failed is not None:
       _failed[root, name] = error
     raise
 
@@ -98,13 +97,12 @@ def download(root: pathlib.Path, name: str) -> pathlib.Path:
 @contextlib.contextmanager
 def trying_once() -> Iterator[None]:
   """A context in which a download that has failed is not tried again; its error is raised at once."""
-  global _is_trying_once
-  _is_trying_once = True
+  global _failed
+  _failed = {}
   try:
     yield
   finally:
-    _is_trying_once = False
-    _failed.clear()
+    _failed = None
 
 
 def _downloaded(root: pathlib.Path, name: str) -> pathlib.Path:
@@ -188,6 +186,12 @@ def examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
     tfds = import_tfds()
     config = tfds.ReadConfig(interleave_cycle_length=1)
     yield from tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=config))
+
+
+def class_names(folder: pathlib.Path) -> tuple[str, ...] | None:
+  """The names of the classes of a prepared folder; None: there are none, or several features are classes."""
+  files = list(folder.glob("*.labels.txt"))  # TFDS writes one for every feature that is a class
+  return tuple(files[0].read_text().split("\n")[:-1]) if len(files) == 1 else None
 
 
 def fingerprint(folder: pathlib.Path) -> str:

@@ -4,7 +4,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 END = "<|endoftext|>"  # the only special token; it separates documents
 _SECTION, _BATCH = 2**16, 2**22  # characters that are encoded as one text, and in one call
 _SEAM = re.compile(r"(?<=\S)(?= \S)")  # where the ByteLevel pre-tokenizer always separates
+
+
+class Encoded(NamedTuple):
+  """Documents as token ids, with END before every document and after the last.
+
+  Attributes:
+    ids: uint16 (if V <= 65536) or int32 [num_tokens].
+    starts: int64 [num_documents], the position of the END before each document.
+  """
+  ids: np.ndarray
+  starts: np.ndarray
 
 
 def train(documents: Iterable[bytes], vocab_size: int) -> "Tokenizer":
@@ -125,17 +136,14 @@ def _is_byte_level(tree: dict[str, Any]) -> bool:
                   for each in before))
 
 
-def encode(tokenizer: "Tokenizer", documents: Sequence[bytes], in_sections: bool) -> tuple[np.ndarray, np.ndarray]:
-  """Encodes documents as one array of token ids: END before every document, and END after the last.
+def encode(tokenizer: "Tokenizer", documents: Sequence[bytes], in_sections: bool) -> Encoded:
+  """Encodes documents as one array of token ids.
 
   Args:
     tokenizer: of `train` or `read`.
     documents: n documents, UTF-8.
     in_sections: whether to encode long documents section by section. This gives the same ids only with a tokenizer of
       `train`, which always separates a word from the space after it.
-
-  Returns:
-    (ids, uint16 or int32 [num_tokens]; position of the END before each document, int64 [n]).
 
   Raises:
     BadInput: the tokenizer has no units for a text.
@@ -155,7 +163,7 @@ def encode(tokenizer: "Tokenizer", documents: Sequence[bytes], in_sections: bool
       parts += [ids] if document == previous else [end, ids]
       lengths[document] += len(ids)
       previous = document
-  return np.concatenate([*parts, end]), np.cumsum(lengths) - lengths
+  return Encoded(np.concatenate([*parts, end]), np.cumsum(lengths) - lengths)
 
 
 def encode_one(tokenizer: "Tokenizer", text: str) -> list[int]:

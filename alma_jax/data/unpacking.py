@@ -9,11 +9,10 @@ import contextlib
 import contextvars
 import functools
 import io
-import math
 import pathlib
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,10 +27,6 @@ _SHARE = 0.75  # of the memory
 _MOST_ROWS = 1024  # of a Parquet file that are read at once
 _COPIES = 4  # of rows of a Parquet file: compressed, as a table, as Python objects, as arrays
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-
-
-class TooMuch(BadInput):
-  """A file or a folder holds more than it may; the message is a sentence that begins with "it"."""
 
 
 class Limits(NamedTuple):
@@ -66,9 +61,9 @@ def limit() -> int:
 
 
 def check(size: int) -> None:
-  """Raises TooMuch if something takes more than `limit()` bytes."""
+  """Raises BadInput if something takes more than `limit()` bytes. The message begins with "it"."""
   if size > limit():
-    raise TooMuch(f"it unpacks to at least {num_bytes(size)}, more than the {num_bytes(limit())} of memory that data "
+    raise BadInput(f"it unpacks to at least {num_bytes(size)}, more than the {num_bytes(limit())} of memory that data "
                   "may take; give less of it.")
 
 
@@ -81,15 +76,35 @@ def check_contents(examples: int, size: int, copies: int = 1) -> None:
     copies: how many copies of the arrays are in memory at once.
 
   Raises:
-    TooMuch: it is too much.
+    BadInput: it is too much. The message begins with "it".
   """
   limits = _limits.get()
   advice = "; split the entry, or raise the field and touch the entry."
   if limits.examples and examples > limits.examples:
-    raise TooMuch(f"it holds {examples:,} examples, more than dataset.max_examples={limits.examples}{advice}")
+    raise BadInput(f"it holds {examples:,} examples, more than dataset.max_examples={limits.examples}{advice}")
   if limits.size and size > limits.size:
-    raise TooMuch(f"it holds at least {num_bytes(size)}, more than dataset.max_bytes={limits.size}{advice}")
+    raise BadInput(f"it holds at least {num_bytes(size)}, more than dataset.max_bytes={limits.size}{advice}")
   check(copies * size)
+
+
+@contextlib.contextmanager
+def _opened(file: pathlib.Path | io.BytesIO) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+  """(an .npz file, {name of an array: its place in it}, sorted); raises BadInput if anything about it is damaged."""
+  try:
+    with zipfile.ZipFile(file) as archive:
+      yield archive, {info.filename.removesuffix(".npy"): info
+                      for info in sorted(archive.infolist(), key=lambda info: info.filename.removesuffix(".npy"))}
+  except BadInput:
+    raise
+  except Exception as error:  # zipfile, zlib and numpy raise many kinds
+    raise BadInput(f"it is not an .npz file of plain arrays ({first_line(error)}); write it by np.savez with arrays of "
+                   "numbers, and names of classes as labels.astype(str).") from error
+
+
+def arrays_of(file: pathlib.Path) -> list[str]:
+  """The names of the arrays in an .npz file; raises BadInput if it is not one."""
+  with _opened(file) as (_, members):
+    return [*members]
 
 
 def read_npz(file: pathlib.Path | io.BytesIO, choose: Callable[[list[str]], Sequence[str]] = list
@@ -104,27 +119,22 @@ def read_npz(file: pathlib.Path | io.BytesIO, choose: Callable[[list[str]], Sequ
     The wanted arrays, in the order of their names as `choose` returns them.
 
   Raises:
-    TooMuch: they unpack to more than is allowed.
-    BadInput: it is not such a file, or `choose` raises it. The message begins with "it".
+    BadInput: it is not such a file, they unpack to more than is allowed, or `choose` raises it. The message begins with
+      "it".
   """
-  try:
-    with zipfile.ZipFile(file) as archive:
-      members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-      names = choose(sorted(members))
-      check_contents(0, sum(members[name].file_size for name in names))
-      for name in names:  # all headers first: examples may be small and many
-        with archive.open(members[name]) as member:
-          check_contents(_num_rows(member, members[name].file_size, name), 0)
-      arrays = {}
-      for name in names:
-        with archive.open(members[name]) as member:
-          arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
-      return arrays
-  except BadInput:
-    raise
-  except Exception as error:  # zipfile, zlib and numpy raise many kinds
-    raise BadInput(f"it is not an .npz file of plain arrays ({first_line(error)}); write it by np.savez with arrays of "
-                   "numbers, and names of classes as labels.astype(str).") from error
+  with _opened(file) as (archive, members):
+    names, arrays = choose([*members]), {}
+    check_contents(0, sum(members[name].file_size for name in names))
+    for name in names:  # all headers first: examples may be small and many
+      with archive.open(members[name]) as member:
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(member)](member)
+        if not dtype.itemsize:
+          raise ValueError(f"the array {name} holds nothing")
+        check_contents(shape[0] if shape else 0, 0)
+    for name in names:
+      with archive.open(members[name]) as member:
+        arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
+    return arrays
 
 
 def rows_at_once(metadata: "pq.FileMetaData", most: int | None = None) -> int:
@@ -134,7 +144,7 @@ def rows_at_once(metadata: "pq.FileMetaData", most: int | None = None) -> int:
   stores.
 
   Raises:
-    TooMuch: one row may take more than `limit()`.
+    BadInput: one row may take more than `limit()`.
   """
   # Not by column: pyarrow ends the process if the description of a column is damaged.
   largest = max([1, *(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))])
@@ -146,17 +156,3 @@ def first_line(error: Exception) -> str:
   """The beginning of an exception's message, for a sentence."""
   text = getattr(error, "strerror", None) or next(iter(str(error).strip().splitlines()), "") or type(error).__name__
   return "".join(character if character.isprintable() else "?" for character in text[:200]).rstrip(".")
-
-
-def _num_rows(member: Any, size: int, name: str) -> int:
-  """Number of rows of an .npy file of `size` bytes; raises ValueError if its header says something else."""
-  read_header = _HEADERS.get(np.lib.format.read_magic(member))
-  if read_header is None:
-    raise ValueError(f"the array {name} is of a kind that is not read here")
-  shape, _, dtype = read_header(member)
-  stored = size - member.tell()
-  if not dtype.hasobject and (
-      not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stored):
-    raise ValueError(f"the array {name} of shape {shape} and dtype {dtype} does not have the {stored} bytes that are "
-                     "stored")
-  return shape[0] if shape else 0

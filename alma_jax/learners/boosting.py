@@ -12,7 +12,6 @@ from alma_jax.learners import prediction, stacked
 from alma_jax.learners.contract import Contribution, GrowthReport, LearnerState, StageResult
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
-from alma_jax.problems import classification
 from alma_jax.training import loop
 from alma_jax.types import Tree
 
@@ -81,7 +80,7 @@ class Boosting(stacked.Stacked):
     # Divided by Σ|α|, the logits are a weighted mean. The predicted classes stay the same.
     size = max(sum(map(abs, alphas)), np.finfo(np.float32).tiny)
     total = sum(alpha * joined[f"logits{block}"] for block, alpha in enumerate(alphas))
-    return classification.resolve({"sum": total}, size, "logits")
+    return self._problem.resolve({"sum": total}, size, "logits")
 
   def _answers(self, state: LearnerState, data: loop.StageData, which: np.ndarray,
                num: int) -> tuple[list[np.ndarray], np.ndarray]:

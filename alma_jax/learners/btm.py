@@ -17,10 +17,9 @@ from alma_jax.learners.contract import Contribution, GrowthReport, LearnerState,
 from alma_jax.learners.expert_stacks import shards
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
-from alma_jax.problems import domain_mixture
 from alma_jax.problems.language_modeling import Contexts, Ends, HostPool, Windows
 from alma_jax.training import loop
-from alma_jax.types import Cost, Tree
+from alma_jax.types import Array, Cost, Tree
 
 
 @register
@@ -129,10 +128,9 @@ class BTM(stacked.Stacked):
       return super().contribution(state, block, inputs)
     read = Contexts(inputs.tokens) if isinstance(inputs, Ends) else inputs
     each = self.log_probs(state, read)
-    prior_M = jnp.full(len(each), -np.log(len(each)), jnp.float32)
     if isinstance(inputs, Windows):
-      return {"log_sum": domain_mixture.log_probs(each, prior_M)}
-    mixed_BLV = domain_mixture.next_log_probs(each, inputs.tokens, prior_M)
+      return {"log_sum": mixed(each)}
+    mixed_BLV = next_mixed(each, inputs.tokens)
     if isinstance(inputs, Ends):
       return {"log_sum": jax.lax.dynamic_index_in_dim(mixed_BLV, inputs.position, 1, keepdims=False)}
     return {"log_sum": mixed_BLV}
@@ -191,3 +189,30 @@ class BTM(stacked.Stacked):
     shares = found[place]
     train, memory = np.split(shares, [len(data.train)])
     return {**host, "train_shares": train} | ({"memory_shares": memory} if len(memory) else {})
+
+
+# The weight of model d after the tokens x_1..x_t is its posterior p(d | x_1..x_t) ∝ p_d(x_2..x_t | x_1) π_d, where the
+# prior π is uniform. The mixture predicts the next token by Σ_d p(d | x_1..x_t) p_d(· | x_1..x_t).
+
+
+def log_posteriors(log_probs_MBL: Array) -> Array:
+  """Log-posteriors of the models before each target, float32 [M, B, L].
+
+  `log_probs_MBL`: log-probabilities that each model gives to the targets of a window; 0 where none counts.
+  """
+  num = len(log_probs_MBL)
+  log_prior_M = jnp.full(num, -np.log(num), jnp.float32)
+  before_MBL = jnp.cumsum(log_probs_MBL, -1) - log_probs_MBL
+  return jax.nn.log_softmax(log_prior_M[:, None, None] + before_MBL, axis=0)
+
+
+def mixed(log_probs_MBL: Array) -> Array:
+  """Log-probabilities of the targets by the mixture, float32 [B, L]; see `log_posteriors`."""
+  return jax.nn.logsumexp(log_posteriors(log_probs_MBL) + log_probs_MBL, axis=0)
+
+
+def next_mixed(log_probs_MBLV: Array, tokens_BL: Array) -> Array:
+  """Log-probabilities of what follows each token by the mixture, float32 [B, L, V], from those of each model."""
+  following_BL = jnp.roll(tokens_BL, -1, 1)  # that of the last token decides nothing
+  targets_MBL = jnp.take_along_axis(log_probs_MBLV, following_BL[None, ..., None], -1)[..., 0]
+  return jax.nn.logsumexp(log_posteriors(targets_MBL)[..., None] + log_probs_MBLV, axis=0)

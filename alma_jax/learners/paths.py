@@ -250,7 +250,7 @@ def num_new(candidate: Candidate) -> int:
 
 
 def _facts(pool: Any) -> dict[str, Any]:
-  """What is remembered of a task, from its TaskPool; JSON can hold it."""
+  """What is remembered of a task, from its pool; JSON can hold it."""
   found = sharding.fetch(pool._replace(x=None, y=None))
   return dict(classes=int(found.num_classes), labels=int(found.labels), mean=found.mean.tolist(),
               std=found.std.tolist())

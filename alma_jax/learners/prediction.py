@@ -62,7 +62,7 @@ def in_batches(fn: Callable[[Tree], Contribution], problem: Any, mesh: jax.shard
 def _in_batches(fn: Callable[[Tree, np.ndarray], Contribution], problem: Any, mesh: jax.sharding.Mesh, pool: Tree,
                 which: np.ndarray | None) -> Contribution:
   """Like `in_batches`, for fn(inputs, mask_B), where `mask_B` is False for padding."""
-  which = np.arange(problem.size(pool), dtype=np.int32) if which is None else which
+  which = np.arange(len(pool[0]), dtype=np.int32) if which is None else which
   parts = [fn(_inputs(problem, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B)
            for index, mask_B in batching.padded(which, stage.round_up(problem.eval_batch, mesh.size))]
   parts = sharding.fetch(parts)

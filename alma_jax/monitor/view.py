@@ -147,13 +147,8 @@ def is_alive(folder: pathlib.Path) -> bool:
   return False
 
 
-def line(run: View, now: float | None = None) -> str:
-  """One line about a run: state, stage, error, prequential error, time left, last checkpoint.
-
-  Args:
-    run: the View.
-    now: seconds since the epoch; None: the present.
-  """
+def line(run: View) -> str:
+  """One line about a run: state, stage, error, prequential error, time left, last checkpoint."""
   record, stages = run.record, run.stages
   of = lambda number: f" of {number}" if number else ""
   who = f"{run_files.shown(record.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
@@ -176,8 +171,7 @@ def line(run: View, now: float | None = None) -> str:
   if run.seconds_left:
     parts.append(f"about {duration(run.seconds_left)} left")
   if run.state not in (FINISHED, PUBLISHED):
-    now = time.time() if now is None else now
-    parts.append("nothing saved" if run.saved is None else f"saved {duration(max(now - run.saved, 0))} ago")
+    parts.append("nothing saved" if run.saved is None else f"saved {duration(max(time.time() - run.saved, 0))} ago")
   return ", ".join(parts)
 
 

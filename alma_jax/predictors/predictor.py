@@ -79,7 +79,7 @@ class Predictor:
       self._call = jax.jit(self._program.call)
     self._weights = jax.device_put(_weights(stored, self._program.in_avals[:-1]))
 
-  def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
+  def tables(self, paths: Sequence[str], image_column: str) -> Iterator[dict[str, Any]]:
     """Predicts the examples of files and folders; yields rows of a table, {column: values}, see answers.Table."""
     raise NotImplementedError
 
@@ -160,8 +160,8 @@ class ImagePredictor(Predictor):
     self.form = inputs.form_of(known)
     self.shape, self.dtype = tuple(known["example_shape"]), np.dtype(known["dtype"])
 
-  def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
-    reader = examples.Reader(inputs.form_of(self.facts), labelled=False, part=examples.TEST, columns=columns)
+  def tables(self, paths: Sequence[str], image_column: str) -> Iterator[dict[str, Any]]:
+    reader = examples.Reader(inputs.form_of(self.facts), labelled=False, part=examples.TEST, image_column=image_column)
     names = inputs.classes_of(self.facts).names
     batches = inputs.read(paths, reader, self.batch_size)
     for batch, classes, probabilities in self._classified(batches):
@@ -251,8 +251,8 @@ class TextPredictor(Predictor):
     self.shape = (self._length,)
     self._tokenizer = tokens.parse(stored.files[folder.TOKENIZER].decode())
 
-  def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
-    del columns
+  def tables(self, paths: Sequence[str], image_column: str) -> Iterator[dict[str, Any]]:
+    del image_column
     with _progress("texts") as shown:
       for document in texts.read(paths):
         found = self._score(document.text.decode())

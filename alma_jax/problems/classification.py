@@ -2,7 +2,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,15 @@ from jax.sharding import Mesh
 
 from alma_jax.config import schema
 from alma_jax.config.sections import Metric
-from alma_jax.data import augment, datasets, memory, normalization
-from alma_jax.data.megabatches import Megabatches, Permuted
+from alma_jax.data import datasets, memory, normalization
+from alma_jax.data.megabatches import permuted
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.problems import contract, measures
 from alma_jax.types import Array, Key, Variables
+
+PAD = 4  # pixels around an image that is cropped at random
+BLACK = -1.9  # about the value of a black pixel after normalisation
 
 Arrays = Mapping[str, Any]  # a contribution: arrays [B, K] of jax or of numpy by name
 
@@ -27,13 +30,19 @@ class Pool(NamedTuple):
   Attributes:
     x: uint8 or float32 [N, ...].
     y: int32 [N], labels.
-    mean: float32 [C] or [D], of training examples, in units of x.
-    std: float32 [C] or [D], likewise; 0 where they are all equal.
+    mean: float32 [C] or [D], of training examples, in units of x; of several tasks [T, C].
+    std: float32 of the same shape, likewise; 0 where they are all equal.
+    num_classes: of a task, int32 []; of several tasks [T].
+    labels: checksums of the names of the classes of a task, in their order, uint32 []; of several tasks [T].
+    task: of several tasks, the task of each example, int32 [N].
   """
   x: Array
   y: Array
   mean: Array
   std: Array
+  num_classes: Array | None = None
+  labels: Array | None = None
+  task: Array | None = None
 
 
 class Batch(NamedTuple):
@@ -43,10 +52,13 @@ class Batch(NamedTuple):
     x: uint8 or float32 [B, D]. The examples are flat, because a CPU gathers short rows slowly.
     y: int32 [B], labels.
     weight: float32 [B], factors of the losses; None: 1.
+    task, num_classes: int32 [B], of several tasks; see Pool.
   """
   x: Array
   y: Array
   weight: Array | None = None
+  task: Array | None = None
+  num_classes: Array | None = None
 
 
 class Sums(NamedTuple):
@@ -61,8 +73,8 @@ class Sums(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification:
-  """The problem of classifying images; its methods are those of contract.Problem.
+class Classification(contract.Problem):
+  """The problem of classifying images.
 
   Attributes:
     num_classes: K.
@@ -73,14 +85,7 @@ class Classification:
   augment: bool
   label_smoothing: float = 0.0
 
-  metric: ClassVar[str] = "error"
-  files: ClassVar[tuple[str, ...]] = ()
-  guessing_loss: ClassVar[None] = None
-  selects: ClassVar[bool] = True
-  in_epochs: ClassVar[bool] = True
-  max_steps: ClassVar[int] = 256
-  eval_batch: ClassVar[int] = 512
-  group: ClassVar[int] = 1
+  metric, decimals, max_steps = "error", 3, 256
 
   @property
   def num_outputs(self) -> int:
@@ -93,7 +98,7 @@ class Classification:
     return 1 - 1 / self.num_classes
 
   def interface(self, meta: Mapping[str, Any], votes: bool) -> contract.Interface:
-    """Raw images -> classes and probabilities, see contract.Problem."""
+    """Raw images -> classes and probabilities."""
     mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
     shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
     task = {"task": meta["task"]} if "task" in meta else {}
@@ -110,22 +115,6 @@ class Classification:
         facts, jax.ShapeDtypeStruct(shape, dtype), lambda x: normalize(x, mean, std),  # type: ignore[arg-type]
         lambda prediction: (prediction[0].astype(jnp.int32), prediction[1]))
 
-  def batch_bytes(self, num: int, num_devices: int) -> tuple[int, int]:
-    """Of the indices of the examples, int32."""
-    return 4 * num, 4 * num // num_devices
-
-  def written(self, value: float) -> str:
-    """An error rate as text."""
-    return f"{value:.3f}"
-
-  def size(self, pool: Pool) -> int:
-    """Number of examples of a pool."""
-    return pool.x.shape[0]
-
-  def load(self, pool: Pool, index: np.ndarray) -> tuple[Pool, np.ndarray]:
-    """Nothing to do: the whole training set is on the device."""
-    return pool, index
-
   def take(self, pool: Pool, index_B: Array, weight_B: Array | None = None) -> Batch:
     """The examples `index_B` of the pool."""
     flat = pool.x.reshape(pool.x.shape[0], -1)
@@ -139,17 +128,11 @@ class Classification:
   def train_inputs(self, pool: Pool, batch: Batch, key: Key, offset: Array, total: int) -> Array:
     """Normalised images, float32 [B, ...]; with `augment` they are augmented."""
     x = self.inputs(pool, batch)
-    return augment.flip_and_crop(key, x, offset, total) if self.augment else x
+    return flip_and_crop(key, x, offset, total) if self.augment else x
 
   def zeros(self, network: Any) -> Sums:
-    """Sums over no examples."""
     del network
     return Sums(jnp.float32(0), jnp.int32(0))
-
-  def norm(self, batch: Batch, mask_B: Array, count: Array) -> Array:
-    """The number of examples of the batch on all devices."""
-    del batch, mask_B
-    return count
 
   def objective(self, logits_BK: Array, batch: Batch, mask_B: Array, sums: Sums, norm: Array) -> Array:
     """Mean loss of an example in nats, against labels that are smoothed."""
@@ -165,7 +148,7 @@ class Classification:
     return sums.wrong < best.wrong - val.min_gain
 
   def report(self, sums: Sums, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Loss in nats and error rate, see contract.Problem."""
+    """Loss in nats and error rate."""
     joint: dict[str, Any] = {}
     members: dict[str, np.ndarray] = {}
     for name, sum_M in (("loss", sums.loss), ("error", sums.wrong)):
@@ -195,32 +178,51 @@ class Classification:
     return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
 
   def join(self, first: Arrays | None, second: Arrays) -> dict[str, Any]:
-    """See the function `join`."""
-    return join(first, second)
+    """The joint contribution of two. A name that only one of them has is kept as it is. None stands for no networks."""
+    joined = dict(first or {})
+    for key, value in second.items():
+      if key not in joined:
+        joined[key] = value
+      else:
+        joined[key] = _numpy(value).maximum(joined[key], value) if key == "top" else joined[key] + value
+    return joined
 
   def resolve(self, joined: Arrays, count: float, combine: str) -> tuple[Any, Any]:
-    """See the function `resolve`."""
-    return resolve(joined, count, combine)
+    """The joint prediction of several networks; traceable.
+
+    Args:
+      joined: their joint contribution, arrays [B, K] of jax or of numpy.
+      count: number of networks, or the sum of their weights.
+      combine: as in `contribution`.
+
+    Returns:
+      (predicted classes int [B], probabilities float32 [B, K]). With "vote" it is the class with most votes. Of several
+      such classes it is the one that has the largest probability of any single member (as in the authors' code, which
+      adds 0.1 to its votes). The probabilities are then the mean of the members' probabilities.
+    """
+    xp = _numpy(joined["sum"])
+    if combine == "logits":
+      logits = joined["sum"] / np.float32(count)
+      exp = xp.exp(logits - logits.max(-1, keepdims=True))
+      return logits.argmax(-1), exp / exp.sum(-1, keepdims=True)
+    if combine == "probabilities":
+      probabilities = joined["sum"] / np.float32(count)
+      return probabilities.argmax(-1), probabilities
+    top = joined["top"].argmax(-1)[:, None] == xp.arange(joined["top"].shape[-1])[None]
+    votes = joined["sum"] + xp.where(top, np.float32(0.1), np.float32(0))
+    return votes.argmax(-1), joined["probabilities"] / np.float32(count)
 
 
-class Images:
-  """The images of a run; see contract.Source.
+class Images(contract.Source):
+  """The images of a run.
 
   Attributes:
-    problem: Classification.
-    megabatches: Megabatches.
-    memory: memory.Memory.
-    example_shape: shape of one image.
-    fingerprint: SHA-256 of the data.
     dataset: datasets.Dataset.
     constants: Normalization of the first stage.
     untrained: error rate before the first update (docs/algorithms.md §1): 1 - 1/K, as for guessing, or None if the
       untrained network has to be tested.
-    files: {}; there are no files of images in a run folder.
-    has_test: whether there is a test set, which only a live stream can lack.
   """
-  has_test = True
-  megabatches: Megabatches
+  constants: normalization.Normalization
 
   def __init__(self, config: schema.ImageConfig, data: Sequence[Any] | datasets.Dataset | None = None):
     """Loads the data and cuts the stream.
@@ -233,7 +235,6 @@ class Images:
       BadInput: the data do not exist, or do not fit the config.
     """
     section, stream = config.dataset, config.stream
-    self.files: dict[str, str] = {}
     if isinstance(data, datasets.Dataset):
       self.dataset = data
     elif data is None:
@@ -247,38 +248,39 @@ class Images:
     self._metrics = measures.tried(measures.chosen(config), measures.blank_images(d.num_classes))
     if d is not data:
       datasets.warn_of_overlap(d)
-    self.megabatches = Permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
+    self.megabatches = permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
     self.memory = memory.make(stream, self.megabatches, config.seed)
     self.constants = (normalization.made(d.x_train[self.megabatches.part(1)[0]]) if d.normalization is None else
                       normalization.Normalization(*d.normalization))
     self.fingerprint = d.fingerprint
-    self.problem, self.example_shape = of_meta(config, self.meta())
-    self.untrained: float | None = self.problem.chance if stream.untrained_error == "chance" else None
+    self.problem, self.example_shape = self.of_meta(config, self.meta())
+    self.untrained = self.problem.chance if stream.untrained_error == "chance" else None
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    """See contract.Source. Pages of mapped files need not stay in the host's memory."""
+    """Pages of mapped files need not stay in the host's memory."""
     d = self.dataset
     arrays = [d.x_train, d.y_train, d.x_test, d.y_test]
     return sum(array.nbytes for array in arrays if not _is_mapped(array)), sum(array.nbytes for array in arrays)
 
   @staticmethod
-  def of_meta(config: schema.ImageConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
-    """See the function `of_meta`."""
-    return of_meta(config, meta)
+  def of_meta(config: Any, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
+    """(Classification, shape of an image) from what `meta` returned."""
+    train, shape = config.train, tuple(map(int, meta["example_shape"]))
+    if train.augment and len(shape) != 3:
+      raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "
+                     "set train.augment=False.")
+    return Classification(meta["num_classes"], train.augment, train.label_smoothing), shape
 
   def meta(self) -> dict[str, Any]:
-    """What `of_meta` and predictions for other images need besides the constants; JSON can hold it."""
+    """What `of_meta` and predictions for other images need besides the constants."""
     d = self.dataset
     return dict(num_classes=d.num_classes, example_shape=list(d.x_train.shape[1:]), dtype=str(d.x_train.dtype),
                 class_names=d.class_names and list(d.class_names))
 
   def followed(self, known: normalization.Normalization, ends: Sequence[int]
                ) -> tuple[normalization.Normalization, list[normalization.Place]]:
-    """(the constants of the last of the stages that end at `ends`, the columns or channels that get new ones).
-
-    `known`: the constants of the previous stage. Constants that belong to the data set never change.
-    """
+    """(the constants of the last of the stages that end at `ends`, the columns or channels that get new ones)."""
     if self.dataset.normalization is not None:
       return known, []
     new = np.concatenate([self.megabatches.part(t)[0] for t in memory.span(ends)])
@@ -289,7 +291,7 @@ class Images:
     return data._replace(pool=self._pool(mesh), val_pool=self._pool(mesh))
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[Pool, np.ndarray]:
-    """(a pool that holds these training examples, their places in it, int32)."""
+    """(the pool of the whole training set, the examples)."""
     return self._pool(mesh), examples
 
   def test_pool(self, mesh: Mesh) -> Pool:
@@ -331,18 +333,13 @@ def _is_mapped(array: Any) -> bool:
   return isinstance(array, np.memmap)
 
 
-def of_meta(config: schema.ImageConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
-  """(Classification, shape of an image) from what `Images.meta` returned.
+def padded(arrays: Sequence[np.ndarray], least: int = 1) -> list[np.ndarray]:
+  """Arrays [N, ...] with zeros at the end, so that they have room for a power of two of examples, at least `least`.
 
-  Raises:
-    BadInput: `train.augment` is set and the examples are not images.
+  So programs are compiled for few sizes; nothing reads what follows the examples.
   """
-  train = config.train
-  shape = tuple(map(int, meta["example_shape"]))
-  if train.augment and len(shape) != 3:
-    raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "
-                   "set train.augment=False.")
-  return Classification(meta["num_classes"], train.augment, train.label_smoothing), shape
+  room = max(least, 1 << (len(arrays[0]) - 1).bit_length())
+  return [np.concatenate([a, np.zeros((room - len(a), *a.shape[1:]), a.dtype)]) for a in arrays]
 
 
 def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, mesh: Mesh) -> Pool:
@@ -368,8 +365,29 @@ def normalize(x: Array, mean: Array, std: Array) -> Array:
   return jnp.where((std == 0) & (jnp.abs(z) > normalization.RATIO), 0, z)
 
 
-# A contribution is a dict of arrays [B, K]. The contributions of members and stages are added, except `top`, of which
-# the maximum is taken. `resolve` turns the total into predictions.
+def flip_and_crop(key: Key, x_BHWC: Array, offset: int | Array, total: int) -> Array:
+  """Pads every image by 4 pixels, crops it at random to its old size, and flips it with probability 1/2.
+
+  Args:
+    key: PRNG key of this batch.
+    x_BHWC: normalised images, this device's part of the batch.
+    offset: position of the first of these images in the whole batch.
+    total: size of the whole batch. Random numbers are drawn for the whole batch, so that the augmentation of an image
+      does not depend on the number of devices.
+
+  Returns:
+    Augmented images, same shape and dtype (docs/algorithms.md §0).
+  """
+  num, height, width, _ = x_BHWC.shape
+  crop_key, flip_key = jax.random.split(key)
+  corner_B2 = jax.random.randint(crop_key, (total, 2), 0, 2 * PAD + 1)
+  flip_B = jax.random.bernoulli(flip_key, 0.5, (total,))
+  corner_B2, flip_B = (jax.lax.dynamic_slice_in_dim(a, offset, num) for a in (corner_B2, flip_B))
+  padded_BHWC = jnp.pad(x_BHWC, ((0, 0), (PAD, PAD), (PAD, PAD), (0, 0)), constant_values=BLACK)
+  row_BH = corner_B2[:, :1] + jnp.arange(height)[None]
+  step_1W = jnp.arange(width)[None]
+  column_BW = corner_B2[:, 1:] + jnp.where(flip_B[:, None], width - 1 - step_1W, step_1W)
+  return padded_BHWC[jnp.arange(num)[:, None, None], row_BH[:, :, None], column_BW[:, None, :]]
 
 
 def contribution(logits_BK: Array, combine: str) -> dict[str, Array]:
@@ -380,7 +398,8 @@ def contribution(logits_BK: Array, combine: str) -> dict[str, Array]:
     combine: "probabilities", "logits" or "vote".
 
   Returns:
-    Dict of float32 arrays [B, K]. `sum` is the sum of what is averaged. For votes there are also the sum of the
+    Dict of float32 arrays [B, K], which are added over members and stages, except `top`, of which the maximum is
+    taken. `sum` is the sum of what is averaged. For votes there are also the sum of the
     `probabilities`, and `top`, the largest probability of any member.
   """
   if combine == "logits":
@@ -390,43 +409,6 @@ def contribution(logits_BK: Array, combine: str) -> dict[str, Array]:
     return {"sum": probabilities}
   votes = jax.nn.one_hot(jnp.argmax(logits_BK, -1), logits_BK.shape[-1])
   return {"sum": votes, "probabilities": probabilities, "top": probabilities}
-
-
-def join(first: Arrays | None, second: Arrays) -> dict[str, Any]:
-  """The joint contribution of two. A name that only one of them has is kept as it is. None stands for no networks."""
-  joined = dict(first or {})
-  for key, value in second.items():
-    if key not in joined:
-      joined[key] = value
-    else:
-      joined[key] = _numpy(value).maximum(joined[key], value) if key == "top" else joined[key] + value
-  return joined
-
-
-def resolve(total: Arrays, count: float, combine: str) -> tuple[Any, Any]:
-  """The joint prediction of several networks; traceable.
-
-  Args:
-    total: their joint contribution, arrays [B, K] of jax or of numpy.
-    count: number of networks, or the sum of their weights.
-    combine: as in `contribution`.
-
-  Returns:
-    (predicted classes int [B], probabilities float32 [B, K]). With "vote" it is the class with most votes. Of several
-    such classes it is the one that has the largest probability of any single member (as in the authors' code, which
-    adds 0.1 to its votes). The probabilities are then the mean of the members' probabilities.
-  """
-  xp = _numpy(total["sum"])
-  if combine == "logits":
-    logits = total["sum"] / np.float32(count)
-    exp = xp.exp(logits - logits.max(-1, keepdims=True))
-    return logits.argmax(-1), exp / exp.sum(-1, keepdims=True)
-  if combine == "probabilities":
-    probabilities = total["sum"] / np.float32(count)
-    return probabilities.argmax(-1), probabilities
-  top = total["top"].argmax(-1)[:, None] == xp.arange(total["top"].shape[-1])[None]
-  votes = total["sum"] + xp.where(top, np.float32(0.1), np.float32(0))
-  return votes.argmax(-1), total["probabilities"] / np.float32(count)
 
 
 def _numpy(array: Any) -> Any:

@@ -1,11 +1,12 @@
-"""What a problem and its data have to define, as Protocols.
+"""What a problem and its data have to define: the base classes of both.
 
 A problem says what batches, losses, predictions and selection are. A source holds the data of one run of a problem.
 `pool`, `batch`, `inputs`, `output`, `sums` and `contribution` are pytrees of arrays. Only the problem knows their
-structure.
+structure, except that the first field of a pool has an entry for each of its examples.
 """
+# mypy: disable-error-code="empty-body"
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -31,55 +32,46 @@ class Interface(NamedTuple):
   outputs: Callable[[Any], tuple[Any, ...]]
 
 
-class Problem(Protocol):
-  """A frozen dataclass of static facts: classification.Classification or language_modeling.LanguageModeling.
+class Problem:
+  """Base class of problems, which are frozen dataclasses of static facts: jitted functions take them as such.
 
-  All methods are traceable by jax, except `size`, `load` and `report`, which work on the host.
+  All methods are traceable by jax, except `load` and `report`, which work on the host.
+
+  Attributes:
+    metric: its name, e.g. "error". Its value on validation data is called val_METRIC.
+    decimals: of a value of the metric as text.
+    files: of a run folder, which belong to its predictor.
+    selects: whether the best round of a stage is selected; otherwise the last round is kept.
+    in_epochs: whether a round is an epoch. Otherwise a stage's examples are one endless sequence of permutations, which
+      is cut into full batches, and a round is a number of training steps.
+    max_steps: the largest number of training steps of a dispatch.
   """
-
-  def __hash__(self) -> int:
-    """Equal tasks have equal hashes. Jitted functions take a problem as a static argument."""
-
-  @property
-  def metric(self) -> str:
-    """Name of the metric, e.g. "error". Its value on validation data is called val_METRIC."""
-
-  files: ClassVar[tuple[str, ...]]  # of a run folder, which belong to its predictor
+  metric: str
+  decimals: int
+  max_steps: int
+  files: tuple[str, ...] = ()
+  selects: bool = True
+  in_epochs: bool = True
 
   @property
   def guessing_loss(self) -> float | None:
     """The largest sensible loss of an example in nats, if drift is watched by losses; None: it is watched by errors."""
+    return None
 
   @property
   def chance(self) -> float | None:
     """The metric of random guessing; None if it is unknown."""
-
-  def written(self, value: float) -> str:
-    """A value of the metric as text."""
-
-  @property
-  def selects(self) -> bool:
-    """Whether the best round of a stage is selected; otherwise the last round is kept."""
-
-  @property
-  def in_epochs(self) -> bool:
-    """Whether a round is an epoch.
-
-    Otherwise a stage's examples are one endless sequence of permutations, which is cut into full batches, and a round
-    is a number of training steps.
-    """
-
-  @property
-  def max_steps(self) -> int:
-    """The largest number of training steps of a dispatch."""
+    return None
 
   @property
   def eval_batch(self) -> int:
     """Number of examples of an evaluation batch."""
+    return 512
 
   @property
   def group(self) -> int:
     """Number of examples that a device must process together; 1 if they are independent of each other."""
+    return 1
 
   @property
   def num_outputs(self) -> int:
@@ -95,11 +87,9 @@ class Problem(Protocol):
 
   def batch_bytes(self, num: int, num_devices: int) -> tuple[int, int]:
     """(bytes on the host, bytes on each device) of what is prepared for a dispatch of `num` examples."""
+    return 4 * num, 4 * num // num_devices  # indices of examples
 
   # ------------------------------------------------------------------------ from a pool to what a network reads
-
-  def size(self, pool: Tree) -> int:
-    """Number of examples of a pool."""
 
   def load(self, pool: Tree, index: np.ndarray) -> tuple[Tree, np.ndarray]:
     """Loads the examples that a dispatch needs.
@@ -110,8 +100,9 @@ class Problem(Protocol):
 
     Returns:
       (a pool with these examples, int32 array of the shape of `index` with their indices into it). The pool is `pool`
-      itself if it is on the device already.
+      itself if it is on the device already, as it is unless a problem says otherwise.
     """
+    return pool, index
 
   def take(self, pool: Tree, index_B: Array, weight_B: Array | None = None) -> Tree:
     """The batch of the examples `index_B` of a pool on the device; `weight_B` float32 are factors of their losses."""
@@ -140,6 +131,7 @@ class Problem(Protocol):
 
   def norm(self, batch: Tree, mask_B: Array, count: Array) -> Any:
     """What `objective` divides by, for the batch on all devices; `count` int32 is its number of examples."""
+    return count
 
   def objective(self, output: Any, batch: Tree, mask_B: Array, sums: Tree, norm: Any) -> Array:
     """The scalar to be minimised. Its values for the parts of a batch are added.
@@ -153,7 +145,7 @@ class Problem(Protocol):
   def better(self, sums: Tree, best: Tree, val: Any) -> Array:
     """Whether `sums` over validation examples improve on the `best` so far.
 
-    Only tasks that select need this method.
+    Only problems that select need this method.
 
     Args:
       sums: of a round, arrays [M].
@@ -201,11 +193,11 @@ class Problem(Protocol):
     """The prediction of `count` networks from their joint contribution. Takes numpy arrays, too."""
 
 
-class Source(Protocol):
-  """The data of a run: classification.Images or language_modeling.Texts.
+class Source:
+  """Base class of the data of a run.
 
   Attributes:
-    problem: Problem.
+    problem: of the run.
     megabatches: data.megabatches.Megabatches.
     memory: data.memory.Memory.
     example_shape: shape of one example: of an image, or (L + 1,) of a window of text.
@@ -217,18 +209,23 @@ class Source(Protocol):
     constants: normalisation constants of the first stage, which the pools and `meta` use; None: there are none, or
       they never change.
   """
-  has_test: bool
-  constants: Any
+  problem: Any
   megabatches: Megabatches
   memory: Memory
   example_shape: tuple[int, ...]
   fingerprint: str
-  untrained: float | None
-  files: dict[str, str]
+  untrained: float | None = None
+  files: dict[str, str] = {}  # noqa: RUF012 (never changed in place)
+  has_test: bool = True
+  constants: Any = None
 
-  @property
-  def problem(self) -> Any:
-    """Problem."""
+  @staticmethod
+  def of_meta(config: Any, meta: Mapping[str, Any]) -> tuple[Any, tuple[int, ...]]:
+    """(problem, shape of an example) from what `meta` returned.
+
+    Raises:
+      BadInput: the config does not fit the examples.
+    """
 
   @property
   def num_bytes(self) -> tuple[int, int]:
@@ -240,7 +237,7 @@ class Source(Protocol):
   def followed(self, known: Any, ends: Sequence[int]) -> tuple[Any, list[Any]]:
     """(constants of the last of the stages that end at `ends`, columns that get new ones); only if there are any.
 
-    `known`: the constants of the previous stage.
+    `known`: the constants of the previous stage. Constants that belong to the data set never change.
     """
 
   def load(self, data: StageData, mesh: Mesh) -> StageData:

@@ -3,7 +3,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from alma_jax.config import schema
 from alma_jax.data import memory, text, tokens
-from alma_jax.data.megabatches import Consecutive, Megabatches
+from alma_jax.data.megabatches import Megabatches
 from alma_jax.models.switch import Windows
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import DATA
@@ -82,8 +82,8 @@ class Sums(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModeling:
-  """The problem of predicting the next token; its methods are those of contract.Problem.
+class LanguageModeling(contract.Problem):
+  """The problem of predicting the next token.
 
   Attributes:
     vocab_size: V.
@@ -98,12 +98,8 @@ class LanguageModeling:
   balance: float
   draws: bool
 
-  metric: ClassVar[str] = "perplexity"
-  files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
-  chance: ClassVar[None] = None
-  selects: ClassVar[bool] = False
-  in_epochs: ClassVar[bool] = False
-  max_steps: ClassVar[int] = 8
+  metric, decimals, files = "perplexity", 1, ("tokenizer.json",)
+  selects, in_epochs, max_steps = False, False, 8
 
   @property
   def group(self) -> int:
@@ -121,7 +117,7 @@ class LanguageModeling:
     return self.vocab_size
 
   def interface(self, meta: Mapping[str, Any], votes: bool) -> contract.Interface:
-    """Windows of tokens -> log-probabilities of what follows each token, see contract.Problem."""
+    """Windows of tokens -> log-probabilities of what follows each token."""
     del votes
     length = self.sequence_length
     facts = dict(
@@ -143,27 +139,18 @@ class LanguageModeling:
     """Loss of guessing a token in nats."""
     return math.log(self.vocab_size)
 
-  def written(self, value: float) -> str:
-    """A perplexity as text."""
-    return f"{value:.1f}"
-
-  def size(self, pool: Pool) -> int:
-    """Number of windows of a pool."""
-    return pool.tokens.shape[0]
-
   def load(self, pool: HostPool, index: np.ndarray) -> tuple[Pool, np.ndarray]:
-    """(Pool of the windows `index` as numpy arrays, indices into it), see contract.Problem."""
+    """(Pool of the windows `index` as numpy arrays, indices into it)."""
     flat = index.reshape(-1)
     loaded: Any = text.gather(pool.ids, pool.windows.start[flat], self.sequence_length), pool.windows.length[flat]
     return Pool(*loaded), np.arange(index.size, dtype=np.int32).reshape(index.shape)
 
   def take(self, pool: Pool, index_B: Array, weight_B: Array | None = None) -> Pool:
-    """The windows `index_B` of the pool; weights are not supported."""
+    """Weights are not supported."""
     del weight_B
     return Pool(pool.tokens[index_B], pool.length[index_B])
 
   def inputs(self, pool: Pool, batch: Pool) -> Windows:
-    """What a network reads in evaluation."""
     del pool
     return Windows(batch.tokens, batch.length)
 
@@ -177,7 +164,6 @@ class LanguageModeling:
     return Windows(batch.tokens, batch.length, keys)
 
   def zeros(self, network: Any) -> Sums:
-    """Sums over no targets."""
     num, module = network.module.num_layers // 2, network.module
     return Sums(jnp.float32(0), jnp.int32(0), jnp.zeros((num, module.num_experts), jnp.int32),
                 jnp.zeros(num, jnp.int32))
@@ -200,7 +186,7 @@ class LanguageModeling:
     return sums.loss / tokens + self.balance * output.balance / groups
 
   def report(self, sums: Sums, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Loss in nats per token and perplexity, see contract.Problem.
+    """Loss in nats per token and perplexity.
 
     The joint perplexity is exp of the members' mean loss. The joint numbers include two lists: `load`, the share [I][E]
     of the tokens that choose each expert, and `dropped`, the share [I] of tokens whose expert had no capacity left.
@@ -253,23 +239,13 @@ class LanguageModeling:
     return joined["log_sum"] - np.float32(np.log(count))
 
 
-class Texts:
-  """The texts of a run; see contract.Source.
+class Texts(contract.Source):
+  """The texts of a run.
 
   Attributes:
-    problem: LanguageModeling.
-    megabatches: Megabatches.
-    memory: memory.Memory.
-    example_shape: (L + 1,).
-    fingerprint: SHA-256 of the tokens and their tokenizer.
     corpus: text.Corpus.
     untrained: None, since no perplexity is given before the first update.
-    files: the tokenizer's JSON.
-    has_test: whether there is a test set, which only a live stream can lack.
-    constants: None; tokens are not normalised.
   """
-  has_test, constants = True, None
-  megabatches: Megabatches
 
   def __init__(self, config: schema.TextConfig):
     """Loads the data set that `config.dataset` names, and cuts it into windows and the stream.
@@ -277,36 +253,48 @@ class Texts:
     Raises:
       BadInput: the text does not exist, or is too short.
     """
-    c = config.dataset
-    self.untrained: float | None = None
-    self._metrics, self._watches = measures.tried(measures.chosen(config), measures.blank_text), config.log.drift > 0
-    self.corpus = text.load(c, config.stream.num_megabatches, config.seed)
-    parts = [text.megabatch_windows(self.corpus, t, c.sequence_length, c.cross_documents)
-             for t in range(1, config.stream.num_megabatches + 1)]
+    c, num = config.dataset, config.stream.num_megabatches
+    self._measure(config)
+    held_out = self._use(config, text.load(c, num, config.seed))
+    parts = [text.megabatch_windows(self.corpus, t, c.sequence_length, c.cross_documents) for t in range(1, num + 1)]
     self._train = text.Windows(*map(np.concatenate, zip(*parts)))
-    self._held_out = {split: text.split_windows(self.corpus, split, c.sequence_length, c.cross_documents,
-                                                c.eval_tokens) for split in ("valid", "test")}
-    self._most_tested = -(-c.eval_tokens // c.sequence_length)
-    starts = np.cumsum([0, *(len(part.start) for part in parts)])
-    self.megabatches = Consecutive(starts, np.arange(len(self._held_out["valid"].start), dtype=np.int32))
+    self.megabatches = Megabatches(
+        np.cumsum([0, *(len(part.start) for part in parts)]), held_out=held_out)
     self.memory = memory.make(config.stream, self.megabatches, config.seed)
-    self.fingerprint = self.corpus.fingerprint
-    self.problem, self.example_shape = of_meta(config, self.meta())
-    self.files = {"tokenizer.json": self.corpus.tokenizer}
+
+  def _measure(self, config: schema.TextConfig) -> None:
+    """Chooses what is measured."""
+    self._metrics, self._watches = measures.tried(measures.chosen(config), measures.blank_text), config.log.drift > 0
+
+  def _use(self, config: schema.TextConfig, corpus: text.Corpus) -> np.ndarray:
+    """Makes the problem of a text, and cuts what is held out into windows; the numbers of those for validation, int32.
+    """
+    c = config.dataset
+    self.corpus, self.fingerprint, self.files = corpus, corpus.fingerprint, {"tokenizer.json": corpus.tokenizer}
+    self.has_test = "test" in corpus.splits
+    self._held_out: dict[str, text.Windows] = {
+        split: text.split_windows(corpus, split, c.sequence_length, c.cross_documents, c.eval_tokens)
+        for split in ("valid", "test") if split in corpus.splits}
+    self._most_tested = -(-c.eval_tokens // c.sequence_length)
+    self.problem, self.example_shape = self.of_meta(config, self.meta())
+    return np.arange(len(self._held_out["valid"].start), dtype=np.int32)
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    """See contract.Source. Of the validation windows, int32."""
+    """Of the validation windows, int32."""
     num = 4 * len(self._held_out["valid"].start) * self.example_shape[0]
     return num, num
 
   @staticmethod
-  def of_meta(config: schema.TextConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
-    """See the function `of_meta`."""
-    return of_meta(config, meta)
+  def of_meta(config: Any, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
+    """(LanguageModeling, shape of a window) from what `meta` returned."""
+    length, model = config.dataset.sequence_length, config.model
+    draws = bool(max(model.dropout) or model.jitter)
+    problem = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
+    return problem, (length + 1,)
 
   def meta(self) -> dict[str, Any]:
-    """What `of_meta` and sampling need; JSON can hold it."""
+    """What `of_meta` and sampling need."""
     return dict(vocab_size=self.corpus.vocab_size, end=self.corpus.end)
 
   def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
@@ -314,7 +302,7 @@ class Texts:
     return data._replace(pool=self._pool_on_host, val_pool=self._pool("valid", mesh))
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[HostPool, np.ndarray]:
-    """(a pool that holds these training windows, their places in it, int32)."""
+    """(the pool of all training windows, which stays on the host; the examples)."""
     del mesh
     return self._pool_on_host, examples
 
@@ -326,7 +314,7 @@ class Texts:
     """Perplexity, loss in nats per token and the chosen metrics of log-probabilities [N, L] of the test text."""
     windows = self._held_out["test"]
     perplexity, loss = score_windows(prediction, windows.length)
-    ids = lambda rows: text.gather(self.corpus.tokens["test"], windows.start[rows], self.problem.sequence_length)
+    ids = lambda rows: text.gather(self.corpus.splits["test"].ids, windows.start[rows], self.problem.sequence_length)
     return self._measured(prediction, windows.length, ids) | dict(perplexity=perplexity, loss=loss)
 
   def tested(self, t: int) -> np.ndarray:
@@ -348,7 +336,7 @@ class Texts:
   def _windows(self, which: np.ndarray) -> tuple[np.ndarray, Callable[[slice], np.ndarray]]:
     """(numbers of targets of the training windows `which`, a slice of them -> their tokens int32 [n, L + 1])."""
     start, length = self._train.start[which], self.problem.sequence_length
-    return self._train.length[which], lambda rows: text.gather(self.corpus.tokens["train"], start[rows], length)
+    return self._train.length[which], lambda rows: text.gather(self.corpus.splits["train"].ids, start[rows], length)
 
   def _measured(self, prediction: np.ndarray, length: np.ndarray, ids: Callable[[slice], np.ndarray]) -> measures.Entry:
     def targets(rows: slice) -> measures.Targets:
@@ -364,25 +352,16 @@ class Texts:
 
   @property
   def _pool_on_host(self) -> HostPool:
-    return HostPool(self.corpus.tokens["train"], self._train)
+    return HostPool(self.corpus.splits["train"].ids, self._train)
 
   @functools.cached_property
   def _pool(self) -> Callable[[str, Mesh], Pool]:
     """(split, mesh) -> the pool of a text that is held out, which is put on the devices once."""
     def pool(split: str, mesh: Mesh) -> Pool:
       windows, length = self._held_out[split], self.problem.sequence_length
-      loaded: Any = text.gather(self.corpus.tokens[split], windows.start, length), windows.length
+      loaded: Any = text.gather(self.corpus.splits[split].ids, windows.start, length), windows.length
       return sharding.put(Pool(*loaded), mesh)
     return functools.cache(pool)
-
-
-def of_meta(config: schema.TextConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
-  """(LanguageModeling, shape of a window) from what `Texts.meta` returned."""
-  length = config.dataset.sequence_length
-  model: Any = config.model  # switch.Model
-  draws = bool(max(model.dropout) or model.jitter)
-  problem = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
-  return problem, (length + 1,)
 
 
 def score_windows(prediction: np.ndarray, length: np.ndarray) -> tuple[float, float]:

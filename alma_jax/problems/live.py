@@ -8,40 +8,66 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema, text_sections
-from alma_jax.data import cache, datasets, examples, feed, live_entries, memory, normalization, text, tokens, unpacking
+from alma_jax.config import schema
+from alma_jax.data import cache, datasets, feed, live_entries, memory, normalization, text, tokens, unpacking
 from alma_jax.data.megabatches import Arrays, Arrived, Rows
 from alma_jax.errors import BadInput
-from alma_jax.problems import classification, language_modeling, measures
+from alma_jax.problems import classification, contract, language_modeling, measures
 
 
-class LiveSource:
+class LiveSource(contract.Source):
   """What the sources of images and of texts share: the feed, and the rows that are in memory.
 
   Attributes:
     feed: data.feed.Feed.
     megabatches: megabatches.Arrived.
-    memory: memory.Memory.
     fingerprint: of what a run cannot change: the test set, declared classes or the tokenizer, the first mega-batch.
   """
-  feed: feed.Feed
-  memory: memory.Memory
-  problem: Any
-  fingerprint: str
-  _rows: Rows
 
-  def num_outputs_after(self, t: int) -> int:
-    """How many outputs a network needs for the labels up to mega-batch t."""
-    del t
-    return self.problem.num_outputs
+  def _open(self, config: Any, reader: feed.Reader, run: pathlib.Path | None) -> None:
+    """Opens the feed of a run, and waits for the first mega-batch.
 
-  def set_outputs(self, num: int) -> None:
-    """Changes the problem to networks with so many outputs."""
-    del num
+    Args:
+      config: of the run, schema.ImageConfig or schema.TextConfig.
+      reader: of its entries.
+      run: folder of a run that goes on; None: a run that begins.
+
+    Raises:
+      BadInput: the folder cannot be used, or the stream has ended without a mega-batch.
+    """
+    folder, section = _folder(config), config.dataset
+    self.feed = feed.Feed(folder, reader, settle=section.settle_seconds, idle=section.idle_seconds,
+                          limit=config.stream.num_megabatches, run=run,
+                          largest=unpacking.Limits(section.max_examples, section.max_bytes))
+    for _ in self.feed.until(1):
+      pass
+    if not self.feed.lines:
+      cause = (f"the file {feed.END} is there; remove it" if (folder / feed.END).exists() else
+               f"none came within dataset.idle_seconds={section.idle_seconds:g}; raise it")
+      raise BadInput(f"the live stream {str(folder)!r} has ended without a mega-batch that can be used, as {cause}, or "
+                     "add entries.")
+
+  def _remember(self, config: Any, val_fraction: float, held_out: np.ndarray | None = None) -> None:
+    """Sets up the mega-batches, see megabatches.Arrived, and the memory."""
+    arrived = self.megabatches = Arrived(self.feed, val_fraction, held_out)
+    self.memory, self._rows = memory.make(config.stream, arrived, config.seed), Rows(self._read, arrived)
+
+  def _read(self, t: int) -> Arrays:
+    """The rows of mega-batch t."""
+    raise NotImplementedError
+
+  def _selected(self, data: memory.StageData, mesh: Mesh, *names: str) -> memory.StageData:
+    """The data with a pool of the examples that its entries `names` list, which are numbered by their places in it."""
+    parts = [getattr(data, name) for name in names]
+    pool, places = self.select(np.concatenate(parts), mesh)
+    numbered: Any = dict(zip(names, np.split(places, np.cumsum([len(part) for part in parts])[:-1])))
+    return data._replace(pool=pool, **numbered)
+
+  def adopt(self, t: int) -> None:
+    """Changes the problem to one with the labels up to mega-batch t."""
 
   def notes(self, t: int) -> dict[str, Any]:
     """What metrics.jsonl says about the entry of mega-batch t, besides its metrics."""
-    del t
     return {}
 
   def release(self, ends: tuple[int, ...]) -> None:
@@ -50,72 +76,62 @@ class LiveSource:
 
 
 class LiveImages(LiveSource, classification.Images):
-  """The images of a live run; see classification.Images, contract.Source and LiveSource.
+  """The images of a live run. The number of classes grows with the stream, unless DIR/classes.txt declares them."""
 
-  The number of classes grows with the stream, unless DIR/classes.txt declares them.
-  """
-
-  def __init__(self, config: schema.ImageConfig, run: pathlib.Path | None = None):
+  def __init__(self, config: Any, run: pathlib.Path | None = None):
     """Waits for the first mega-batch; `run`: folder of a run that goes on, None for a run that begins.
 
     Raises:
       BadInput: the folder cannot be used.
     """
-    section: Any = config.dataset  # live.Images
-    self.files: dict[str, str] = {}
-    folder = _folder(config)
-    columns = examples.Columns(section.image_column, section.label_column)
+    section, folder = config.dataset, _folder(config)
     self._metrics = measures.tried(measures.chosen(config), measures.blank_images(2))
-    self._config, self._reader = config, live_entries.ImageReader(folder, section.image_size, config.seed, columns)
+    self._config, self._reader = config, live_entries.ImageReader(
+        folder, config.seed, section.image_size, section.image_column, section.label_column)
     self.has_test = self._reader.test is not None
-    if config.stream.untrained_error == "model" and self._reader.test is None:
+    if config.stream.untrained_error == "model" and not self.has_test:
       raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_entries.TEST)!r}; give one, "
                      "or set stream.untrained_error=chance.")
-    self.feed = _opened(config, self._reader, run)
-    arrived = self.megabatches = Arrived(self.feed, config.stream.val_fraction)
-    self.memory = memory.make(config.stream, arrived, config.seed)
+    self._open(config, self._reader, run)
+    self._remember(config, config.stream.val_fraction)
     first = self.feed.lines[0]
     if "mean" not in first:
-      first |= normalization.made(self.feed.arrays(1)["x"][arrived.part(1)[0]]).entries()
+      first |= normalization.made(self._read(1)[0][self.megabatches.part(1)[0]]).entries()
     self.constants = normalization.of_entries(first)
-    self.fingerprint = self._fingerprint()
-    self._rows = Rows(lambda t: (self.feed.arrays(t)["x"], self.feed.arrays(t)["y"]), arrived)
-    self.set_outputs(self.num_outputs_after(1))
-
-  def num_outputs_after(self, t: int) -> int:
-    """K after mega-batch t; at least 2."""
-    return max(2, len(self._reader.classes(self.feed.lines, t)))
-
-  def set_outputs(self, num: int) -> None:
-    """Changes the problem to the first K classes."""
-    first, names = self.feed.lines[0], self._reader.classes(self.feed.lines)[:num]
-    x = np.zeros((0, *first["example_shape"]), first["dtype"])
     test = self._reader.test
-    x_test = x if test is None else test.x
-    y_test = np.zeros(0, np.int32) if test is None else self._reader.test_labels(names)
-    self.dataset = datasets.Dataset(self._config.dataset.name, x, np.zeros(0, np.int32), x_test, y_test, num,
-                                    None, self.fingerprint, tuple(names))
-    self.problem, self.example_shape = classification.of_meta(self._config, self.meta())
-    stream: Any = self._config.stream
-    self.untrained = self.problem.chance if stream.untrained_error == "chance" else None
+    of_test = test and cache.hash_arrays(dict(x=test.x, names=np.char.encode(test.names, "utf-8")))
+    declared = self._reader.declared and self._reader.declared.names
+    known = [declared, of_test, first["content"]]
+    self.fingerprint = hashlib.sha256(json.dumps(known).encode()).hexdigest()
+    self.adopt(1)
+
+  def adopt(self, t: int) -> None:
+    """K is at least 2."""
+    num = max(2, len(self._reader.classes(self.feed.lines, t)))
+    names = self._reader.classes(self.feed.lines)[:num]
+    first, test = self.feed.lines[0], self._reader.test
+    x, y = np.zeros((0, *first["example_shape"]), first["dtype"]), np.zeros(0, np.int32)
+    x_test, y_test = (x, y) if test is None else (test.x, self._reader.test_labels(names))
+    self.dataset = datasets.Dataset(self._config.dataset.name, x, y, x_test, y_test, num, None, self.fingerprint,
+                                    tuple(names))
+    self.problem, self.example_shape = self.of_meta(self._config, self.meta())
+    self.untrained = self.problem.chance if self._config.stream.untrained_error == "chance" else None
 
   def notes(self, t: int) -> dict[str, Any]:
-    """What metrics.jsonl says about the entry of mega-batch t, besides its metrics: classes that are new."""
+    """Classes that are new."""
     new = self.feed.lines[t - 1]["new_classes"]
     return {"new_classes": new} if new and t > 1 else {}
 
   def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
-    """The data with one pool, which holds their examples alone; they are numbered by their places in it."""
-    parts = data.train, data.val, data.memory
-    pool, _ = self.select(np.concatenate(parts), mesh)
-    train, val, remembered = _numbered(*parts)
-    return data._replace(pool=pool, val_pool=pool, train=train, val=val, memory=remembered)
+    """The data with one pool, which holds their examples alone."""
+    data = self._selected(data, mesh, "train", "val", "memory")
+    return data._replace(val_pool=data.pool)
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[classification.Pool, np.ndarray]:
     """(a pool with these training examples at its beginning, their places in it, int32)."""
-    x, y = self._rows.take(examples)
-    places, = _numbered(examples)
-    return classification.make_pool(_padded(x), _padded(y), *self.constants, mesh), places
+    x, y = classification.padded(self._rows.take(examples))
+    pool = classification.make_pool(x, y, *self.constants, mesh)
+    return pool, np.arange(len(examples), dtype=np.int32)
 
   def _images(self, which: np.ndarray) -> np.ndarray:
     return self._rows.take(which)[0]
@@ -123,15 +139,13 @@ class LiveImages(LiveSource, classification.Images):
   def _labels(self, which: np.ndarray) -> tuple[np.ndarray, Sequence[str]]:
     return self._rows.take(which)[1], self._reader.classes(self.feed.lines)
 
-  def _fingerprint(self) -> str:
-    test, first = self._reader.test, self.feed.lines[0]
-    of_test = test and cache.hash_arrays(dict(x=test.x, names=np.char.encode(test.names, "utf-8")))
-    known = [self._reader.declared, of_test, first["content"]]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+  def _read(self, t: int) -> Arrays:
+    arrays = self.feed.arrays(t)
+    return arrays["x"], arrays["y"]
 
 
 class LiveTexts(LiveSource, language_modeling.Texts):
-  """The texts of a live run; see language_modeling.Texts, contract.Source and LiveSource."""
+  """The texts of a live run."""
 
   def __init__(self, config: schema.TextConfig, run: pathlib.Path | None = None):
     """Waits for the first mega-batch; `run`: folder of a run that goes on, None for a run that begins.
@@ -139,37 +153,21 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     Raises:
       BadInput: the folder cannot be used.
     """
-    c = config.dataset
-    self.untrained = None
-    self._metrics, self._watches = measures.tried(measures.chosen(config), measures.blank_text), config.log.drift > 0
-    self._reader = live_entries.TextReader(_folder(config), c)
-    self.feed = _opened(config, self._reader, run)
-    self.corpus = self._corpus(c)
-    self.has_test = "test" in self.corpus.tokens
-    self._held_out = {split: text.split_windows(self.corpus, split, c.sequence_length, c.cross_documents, c.eval_tokens)
-                      for split in self.corpus.tokens}
-    self._most_tested = -(-c.eval_tokens // c.sequence_length)
-    arrived = self.megabatches = Arrived(
-        self.feed, 0.0, held_out=np.arange(len(self._held_out["valid"].start), dtype=np.int32))
-    self.memory = memory.make(config.stream, arrived, config.seed)
-    self._rows = Rows(self._read, arrived)
-    self.fingerprint = self.corpus.fingerprint
-    self.problem, self.example_shape = language_modeling.of_meta(config, self.meta())
-    self.files = {"tokenizer.json": self.corpus.tokenizer}
+    self._measure(config)
+    self._reader = live_entries.TextReader(_folder(config), config.dataset)
+    self._open(config, self._reader, run)
+    self._remember(config, 0.0, self._use(config, self._corpus(config.dataset.name)))
 
   def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
-    """The data with a pool of their training windows, which are numbered by their places in it."""
-    pool, _ = self.select(np.concatenate([data.train, data.memory]), mesh)
-    train, remembered = _numbered(data.train, data.memory)
-    return data._replace(pool=pool, val_pool=self._pool("valid", mesh), train=train, memory=remembered)
+    """The data with a pool of their training windows."""
+    return self._selected(data, mesh, "train", "memory")._replace(val_pool=self._pool("valid", mesh))
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[language_modeling.HostPool, np.ndarray]:
     """(a pool of these training windows on the host, their places in it, int32)."""
-    del mesh
     ids, length = self._rows.take(examples)
     start = np.arange(len(ids), dtype=np.int64) * ids.shape[1]
-    places, = _numbered(examples)
-    return language_modeling.HostPool(ids.reshape(-1), text.Windows(start, length)), places
+    pool = language_modeling.HostPool(ids.reshape(-1), text.Windows(start, length))
+    return pool, np.arange(len(ids), dtype=np.int32)
 
   def _windows(self, which: np.ndarray) -> tuple[np.ndarray, Callable[[slice], np.ndarray]]:
     ids, length = self._rows.take(which)
@@ -178,68 +176,25 @@ class LiveTexts(LiveSource, language_modeling.Texts):
   def _read(self, t: int) -> Arrays:
     """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""
     arrays = self.feed.arrays(t)
-    found = self._reader.windows(live_entries.Encoded(arrays["ids"], arrays["starts"]))
+    found = self._reader.windows(tokens.Encoded(arrays["ids"], arrays["starts"]))
     return text.gather(arrays["ids"], found.start, self.problem.sequence_length), found.length
 
-  def _corpus(self, c: text_sections.Text) -> text.Corpus:
+  def _corpus(self, name: str) -> text.Corpus:
     """The tokenizer, and the text that is held out."""
     tokenizer = self._reader.tokenizer(self.feed.lines)
     encoded = {split: self._reader.encode(tokenizer, found) for split, found in self._reader.held_out.items()}
     if "valid" not in encoded:
       arrays = self.feed.arrays(1)
-      encoded["valid"] = live_entries.Encoded(arrays["valid"], arrays["valid_starts"])
+      encoded["valid"] = tokens.Encoded(arrays["valid"], arrays["valid_starts"])
     written, hashes = tokenizer.to_str(), {split: cache.hash_arrays(each._asdict()) for split, each in encoded.items()}
     known = [written, hashes, self.feed.lines[0]["content"]]
-    return text.Corpus(c.name, written, tokens.vocabulary_size(tokenizer), tokens.end_of(tokenizer),
-                       {split: each.ids for split, each in encoded.items()},
-                       {split: each.starts for split, each in encoded.items()}, np.zeros(1, np.int64),
-                       hashlib.sha256(json.dumps(known).encode()).hexdigest())
+    return text.Corpus(name, written, tokens.vocabulary_size(tokenizer), tokens.end_of(tokenizer), encoded,
+                       np.zeros(1, np.int64), hashlib.sha256(json.dumps(known).encode()).hexdigest())
 
 
 def _folder(config: schema.RunConfig) -> pathlib.Path:
-  """DIR of `live:DIR`.
-
-  Raises:
-    BadInput: there is no such folder.
-  """
+  """DIR of `live:DIR`; raises BadInput if there is no such folder."""
   folder = pathlib.Path(config.dataset.path).expanduser()
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r} of a live stream; name yours by dataset.name=live:DIR.")
   return folder
-
-
-def _opened(config: schema.RunConfig, reader: feed.Reader, run: pathlib.Path | None) -> feed.Feed:
-  """The feed of a run, once its first mega-batch has arrived.
-
-  Args:
-    config: of the run.
-    reader: of its entries.
-    run: folder of a run that goes on; None: a run that begins.
-
-  Raises:
-    BadInput: the folder cannot be used, or the stream has ended without a mega-batch.
-  """
-  folder = _folder(config)
-  section: Any = config.dataset  # sections.Live
-  found = feed.Feed(folder, reader, settle=section.settle_seconds, idle=section.idle_seconds,
-                    limit=config.stream.num_megabatches, run=run,
-                    largest=unpacking.Limits(section.max_examples, section.max_bytes))
-  if not found.wait(1):
-    cause = (f"the file {feed.END} is there; remove it" if (folder / feed.END).exists() else
-             f"none came within dataset.idle_seconds={section.idle_seconds:g}; raise it")
-    raise BadInput(f"the live stream {str(folder)!r} has ended without a mega-batch that can be used, as {cause}, or "
-                   "add entries.")
-  return found
-
-
-def _numbered(*parts: np.ndarray) -> list[np.ndarray]:
-  """The parts of examples, int32, by their places in a pool that holds them one after the other."""
-  ends = np.cumsum([len(part) for part in parts])
-  return np.split(np.arange(ends[-1], dtype=np.int32), ends[:-1])
-
-
-def _padded(array: np.ndarray) -> np.ndarray:
-  """[N, ...] -> [M, ...], with zeros at the end; M is a power of two, so that programs are compiled for few sizes."""
-  made = np.zeros((1 << (len(array) - 1).bit_length(), *array.shape[1:]), array.dtype)
-  made[:len(array)] = array
-  return made

@@ -58,7 +58,8 @@ class ClassErrors(Metric):
     return dict(num=count(mask), wrong=count(mask & (classes != labels)))
 
   def value(self, sums: Any) -> Any:
-    return _divided(sums["wrong"], sums["num"])
+    num = sums["num"]
+    return np.divide(sums["wrong"], num, out=np.full(num.shape, np.nan), where=num > 0)
 
 
 @register
@@ -173,11 +174,6 @@ class BitsPerByte(Metric):
   def value(self, sums: Any) -> Any:
     bits, num_bytes = sums
     return bits / num_bytes if num_bytes else math.nan
-
-
-def _divided(sums: np.ndarray, num: np.ndarray) -> np.ndarray:
-  """sums / num; NaN where num is 0."""
-  return np.divide(sums, num, out=np.full(num.shape, np.nan), where=num > 0)
 
 
 # ---------------------------------------------------------------------------- measuring

@@ -29,7 +29,7 @@ class Live(Offline):
                        "to go on)")
 
   def facts(self, ends: Sequence[int]) -> Facts:
-    self.source.set_outputs(self.source.num_outputs_after(ends[-1] if ends else 1))
+    self.source.adopt(ends[-1] if ends else 1)
     self._fit(tuple(ends))
     num = int(self.source.memory.sizes(ends[:1]).train[0]) if ends else self._num_first
     return Facts(self.source.problem, self.source.example_shape, self._most, num)

@@ -86,7 +86,7 @@ class Offline(Protocol):
   def decide(self, t: int, learner: Learner, state: State) -> Arrival:
     notes = self._prequential.test(t, learner, state)
     trains, why = self.schedule.decide(t, self.config.stream.num_megabatches, lambda: self._is_last(t),
-                                       lambda: self._prequential.history(t, learner, state, notes))
+                                       lambda price: self._prequential.decided(t, learner, state, notes, price))
     notes |= why
     if self.config.log.drift:
       notes |= self._drift(t, state.lines, notes)
@@ -106,7 +106,7 @@ class Offline(Protocol):
         self._detector.update(line, tested(u))
     alarm = self._detector.update(notes, tested(t))
     if alarm:
-      before, after = (problem.written(alarm[name]) for name in (drift.BEFORE, drift.AFTER))
+      before, after = (f"{alarm[name]:.{problem.decimals}f}" for name in (drift.BEFORE, drift.AFTER))
       say(f"drift at mega-batch {t}: the prequential {problem.metric} has risen from {before} to {after}")
     return alarm
 
@@ -226,12 +226,13 @@ class Prequential:
       self._known |= self._tested(range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1), learner, state)
     return dict(self._known[t])
 
-  def history(self, t: int, learner: Learner, state: State, notes: Entry) -> schedule.History:
-    """What a schedule that is not fixed knows when mega-batch t has arrived; `notes`: what `test` returned."""
+  def decided(self, t: int, learner: Learner, state: State, notes: Entry, price: float) -> schedule.Decision:
+    """The decision after mega-batch t; `notes`: what `test` returned, `price`: of a multiply-add."""
     values = [line.get(self._key) for line in state.lines] + [notes[self._key]]
     while len(self._sizes) < t:
       self._sizes.append(len(self._source.tested(len(self._sizes) + 1)))
-    return schedule.History(state.ends, values, self._sizes[:t], self._macs(t, learner, state))
+    return schedule.decide(state.ends, values, self._sizes[:t], price_per_mac=price,
+                           macs=self._macs(t, learner, state))
 
   def _tested(self, span: range, learner: Learner, state: State) -> dict[int, Entry]:
     source, problem = self._source, self._source.problem

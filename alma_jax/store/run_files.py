@@ -10,7 +10,7 @@ from alma_jax.errors import BadInput
 from alma_jax.files import ADDRESS, cache_home, parse_json, usable, write_bytes
 from alma_jax.store.metrics import Entry
 
-FORMAT = 2  # of run folders, in CONFIG; raise it if the readers below can no longer read older folders
+FORMAT = 3  # of run folders, in CONFIG; raise it if the readers below can no longer read older folders
 CONFIG, METRICS, TRAIN, DIVERGED = "config.json", "metrics.jsonl", "train.jsonl", "diverged.json"
 LOCAL = ("file", "local")  # schemes of addresses that are folders of this machine
 DOING = ".doing.json"  # {"activity", "since"} while something takes long

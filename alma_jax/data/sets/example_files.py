@@ -6,7 +6,6 @@ cached. They have one channel if all are grey, and three otherwise.
 import dataclasses
 import pathlib
 import warnings
-from collections import Counter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +14,7 @@ from alma_jax import keys
 from alma_jax.config.fields import field
 from alma_jax.config.registry import register
 from alma_jax.config.sections import Columns, DataSet
-from alma_jax.data import cache, examples, folders, image_file
+from alma_jax.data import cache, examples, folders, image_file, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.data.datasets import ARRAYS, Dataset, from_arrays
 from alma_jax.data.examples import TEST, TRAIN
@@ -29,21 +28,44 @@ _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tes
 _DECODER = 2  # change it when files decode to other pixels than before
 
 
+@dataclasses.dataclass(frozen=True)
+class Stored(Columns):
+  """Base class of data sets in a file or a folder."""
+
+  def load(self) -> Dataset:
+    kind, _, rest = self.name.partition(":")
+    root, size = pathlib.Path(rest).expanduser(), self.image_size
+    if not root.exists():
+      raise BadInput(f"there is no {'folder' if kind == 'folder' else 'file'} {str(root)!r} to read the data set from; "
+                     f"name yours by dataset.name={type(self).form}.")
+    if root.is_dir() != (kind == "folder"):
+      what, other = ("folder", "folder") if root.is_dir() else ("file", "npz")
+      raise BadInput(f"dataset.name={self.name!r} names a {what}; use dataset.name={other}:{rest}.")
+    fingerprint = None
+    with examples.named(repr(str(root))):
+      parts = _folders_of(root) if root.is_dir() else {}
+      if root.is_dir() and not any(map(examples.tables_of, parts.values() or [root])):
+        arrays, fingerprint = _images(root, parts or {TRAIN: root}, size)
+      else:
+        arrays = _tables(root, parts, examples.Reader(
+            Form(image_size=size), image_column=self.image_column, label_column=self.label_column))
+      if "x_test" not in arrays:
+        arrays, fingerprint = _hold_out(arrays), None
+    return from_arrays(self.name, arrays, fingerprint=fingerprint)
+
+
 @register
 @dataclasses.dataclass(frozen=True)
-class NPZ(Columns):
+class NPZ(Stored):
   """Your own arrays: an .npz or .parquet file."""
   name: str = "npz"
 
   form: ClassVar[str] = "npz:PATH"
 
-  def load(self) -> Dataset:
-    return load(self, 0)
-
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Folder(Columns):
+class Folder(Stored):
   """Your own images in folders by class."""
   name: str = "folder"
   image_size: int = field(
@@ -51,9 +73,6 @@ class Folder(Columns):
       "not resized, and must have one size", at_least=0)
 
   form: ClassVar[str] = "folder:DIR"
-
-  def load(self) -> Dataset:
-    return load(self, self.image_size)
 
 
 @register
@@ -65,36 +84,6 @@ class Given(DataSet):
   def load(self) -> Dataset:
     raise BadInput("dataset.name='data' stands for arrays that you pass in Python, as in alma_jax.run(config, "
                    "data=(x_train, y_train, x_test, y_test)); pass them, or name another data set.")
-
-
-def load(section: Columns, image_size: int) -> Dataset:
-  """Reads the examples of the file or folder that a section names.
-
-  Raises:
-    BadInput: there is no such file or folder, or it cannot be used.
-  """
-  kind, _, rest = section.name.partition(":")
-  root = pathlib.Path(rest).expanduser()
-  columns = examples.Columns(section.image_column, section.label_column)
-  reader = examples.Reader(Form(image_size=image_size), columns=columns)
-  if not root.exists() or root.is_dir() != (kind == "folder"):
-    if root.exists():
-      other = "folder" if root.is_dir() else "npz"
-      raise BadInput(f"dataset.name={section.name!r} names a {'folder' if root.is_dir() else 'file'}; use "
-                     f"dataset.name={other}:{rest}.")
-    what = "folder" if kind == "folder" else "file"
-    raise BadInput(f"there is no {what} {str(root)!r} to read the data set from; name yours by "
-                   f"dataset.name={'folder:DIR' if kind == 'folder' else 'npz:PATH'}.")
-  fingerprint = None
-  with examples.named(repr(str(root))):
-    parts = _folders_of(root) if root.is_dir() else {}
-    if root.is_dir() and not any(map(examples.tables_of, parts.values() or [root])):
-      arrays, fingerprint = _images(root, parts or {TRAIN: root}, image_size)
-    else:
-      arrays = _tables(root, parts, reader)
-    if "x_test" not in arrays:
-      arrays, fingerprint = _hold_out(arrays), None
-  return from_arrays(section.name, arrays, fingerprint=fingerprint)
 
 
 def _folders_of(root: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -141,9 +130,8 @@ def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int)
 
   place = cache.home_folder("arrays", root.name, [str(root.resolve()), image_size])
   arrays, facts = cache.load_or_make([place], [cache.hash_files(root, files), image_size, _DECODER], make)
-  every = folders.Found({}, sum((each.left_out for each in found.values()), Counter()), sorted(
-      str((parts[split] / name).relative_to(root)) for split, each in found.items() for name in each.empty))
-  for remark in (*every.remarks(root), *examples.image_remarks(root, (facts["num_transparent"], facts["num_frames"]))):
+  decoded = facts["num_transparent"], facts["num_frames"]
+  for remark in (*folders.remarks(root, found.values()), *examples.image_remarks(root, decoded)):
     warnings.warn(remark, stacklevel=4)
   labels = {f"y_{split}": Labels(arrays[f"y_{split}"], tuple(classes), True) for split in parts}
   return {**arrays, **labels}, facts["fingerprint"]
@@ -151,8 +139,8 @@ def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int)
 
 def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], reader: examples.Reader) -> dict[str, Any]:
   """x and y of an .npz or a .parquet file, or of folders of them; of its parts, if it has some."""
-  arrays = examples.arrays_of(root) if root.suffix.lower() == ".npz" and not root.is_dir() else []
-  has_parts = examples.has_parts(arrays) and reader.columns == examples.USUAL
+  arrays = unpacking.arrays_of(root) if root.suffix.lower() == ".npz" and not root.is_dir() else []
+  has_parts = examples.has_parts(arrays) and not reader.image_column and not reader.label_column
   used = ARRAYS if has_parts or not arrays else tuple(reader.chosen(arrays, "array"))
   others = [name for name in arrays if name not in used]
   if others:

@@ -24,7 +24,7 @@ class Images(sections.Live, sections.Columns):
 
   def arrived(self, config: Any, form: Any, entries: Any) -> Iterator[Any]:
     del config
-    reader = examples.Reader(form, columns=examples.Columns(self.image_column, self.label_column))
+    reader = examples.Reader(form, image_column=self.image_column, label_column=self.label_column)
     for entry in entries(reader.whole):
       yield from entry.x
 

@@ -27,7 +27,7 @@ class Stored(Text):
     del form, entries
     splits = self.source().read()
     if "test" not in splits:  # it is a part of the documents' pieces
-      splits = text.prepare(splits, config.stream.num_megabatches, config.seed)
+      splits = text.prepare(text.complete(splits), config.stream.num_megabatches, config.seed)
     return (document.strip() for document in splits["train"])
 
 

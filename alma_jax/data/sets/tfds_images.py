@@ -5,7 +5,7 @@ written. With a cache, TFDS is not imported.
 """
 import dataclasses
 import pathlib
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -49,7 +49,13 @@ class TFDS(DataSet):
   form: ClassVar[str] = "tfds:NAME"
 
   def load(self) -> Dataset:
-    return load(self.name, self.data_dir)
+    name = self.name.removeprefix("tfds:")
+    folder, facts = tfds_folder.prepared(name, self.data_dir), _facts(name)
+    places = [folder / _CACHE, cache.home_folder("arrays", folder.parent.name, str(folder.resolve()))]
+    entry = cache.load_or_make(places, tfds_folder.fingerprint(folder), lambda: cache.Entry(_decode(folder, name), {}))
+    names = tfds_folder.class_names(folder)
+    labels = {f"y_{split}": Labels(entry.arrays[f"y_{split}"], names, names is not None) for split in _SPLITS}
+    return from_arrays(self.name, entry.arrays | labels, facts and (facts.mean, facts.std), entry.facts["fingerprint"])
 
   def blank(self) -> Dataset | None:
     facts, known = _facts(self.name), not self.data_dir or self._is_prepared
@@ -88,23 +94,6 @@ class CIFAR10(TFDS):
   form: ClassVar[str] = "cifar10"
 
 
-def load(name: str, data_dir: str) -> Dataset:
-  """Decodes the train and the test split of a TFDS data set, or reads them from the cache.
-
-  Raises:
-    BadInput: the data set cannot be found or prepared, or is not image classification.
-  """
-  of_tfds = name.removeprefix("tfds:")
-  folder = tfds_folder.prepared(of_tfds, data_dir)
-  places = [folder / _CACHE, cache.home_folder("arrays", folder.parent.name, str(folder.resolve()))]
-  entry = cache.load_or_make(places, tfds_folder.fingerprint(folder), lambda: cache.Entry(_decode(folder, of_tfds), {}))
-  files = list(folder.glob("*.labels.txt"))  # TFDS writes one for every feature that is a class
-  names = tuple(files[0].read_text().split("\n")[:-1]) if len(files) == 1 else None
-  labels = {f"y_{split}": Labels(entry.arrays[f"y_{split}"], names, names is not None) for split in _SPLITS}
-  facts = _facts(name)
-  return from_arrays(name, entry.arrays | labels, facts and (facts.mean, facts.std), entry.facts["fingerprint"])
-
-
 def _facts(name: str) -> _Facts | None:
   """What is known about a data set; all its TFDS versions hold the same images."""
   return _FACTS.get(name.removeprefix("tfds:").partition(":")[0])
@@ -125,16 +114,11 @@ def _decode(folder: pathlib.Path, name: str) -> cache.Arrays:
                    f"it has {', '.join(builder.info.splits)}.")
   arrays = {}
   for split in _SPLITS:
-    images, labels = _read_split(builder, split, keys)
+    pairs = [(np.asarray(e[keys[0]]), int(e[keys[1]])) for e in tfds_folder.examples(builder, split)]
+    images, labels = zip(*pairs)
     if len({image.shape for image in images}) != 1:
       raise BadInput(f"the images of the TFDS data set {name!r} differ in size; name a data set with "
                        "images of one size.")
     arrays[f"x_{split}"] = np.stack(images)
     arrays[f"y_{split}"] = np.asarray(labels, np.int32)
   return arrays
-
-
-def _read_split(builder: Any, split: str, keys: tuple[str, str]) -> tuple[list[np.ndarray], list[int]]:
-  """Images (uint8 [H, W, C]) and labels, in stored order."""
-  pairs = [(np.asarray(e[keys[0]]), int(e[keys[1]])) for e in tfds_folder.examples(builder, split)]
-  return [image for image, _ in pairs], [label for _, label in pairs]

@@ -1,10 +1,10 @@
 """Fuzzes every reader of files, configs and requests: it works or refuses with one sentence, whatever it is given.
 
-    python benchmarks/fuzz.py --minutes=3
-    python benchmarks/fuzz.py --minutes=5 --readers npz parquet
-    python benchmarks/fuzz.py --replay fuzz/npz-1.pickle
+    python tests/slow/fuzz.py --minutes=3
+    python tests/slow/fuzz.py --minutes=5 --readers npz parquet
+    python tests/slow/fuzz.py --replay fuzz/npz-1.pickle
 
-Each reader (benchmarks/fuzz_data.py, fuzz_runs.py) gets inputs for the given minutes, in a process of its own:
+Each reader (tests/slow/fuzz_data.py, fuzz_runs.py) gets inputs for the given minutes, in a process of its own:
 hypothesis draws values that no field expects, and damages files that were made once. A failure is any exception but
 BadInput, a sentence of several lines, a process that dies, an input that takes more than 20 s, or one that takes more
 than 256 MB of further memory, while the readers may unpack at most 16 MB. Of each kind of failure the smallest input is

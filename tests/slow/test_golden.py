@@ -1,9 +1,9 @@
 """Results to the bit, while the code is rebuilt: every learner's metrics and the arrays that each stage ends with.
 
-tests/golden/NAME.json holds what a version before the rebuilding computed, and what it was computed with; on another
-processor, jax or Python the tests are skipped. This writes the files anew:
+golden/NAME.json holds what a version before the rebuilding computed, and what it was computed with; on another
+processor, jax or Python, or with other flags of XLA, the tests are skipped. This compares, and writes them anew:
 
-    python -m pytest -m "" tests/test_golden.py --write-golden
+    XLA_FLAGS=--xla_backend_optimization_level=0 python -m pytest -m slow tests/slow/test_golden.py [--write-golden]
 
 To write them after a change of the package makes the tests worthless: they then compare the change with itself. Write
 them with the commit before it, e.g. for another machine. They are deleted when the rebuilding is done.
@@ -19,8 +19,6 @@ import jax
 import numpy as np
 import pytest
 from runs import ROOT, alma, arrays_of_stages, blobs, launch, lines
-from test_apart import in_process  # noqa: F401
-from test_language import books  # noqa: F401
 
 import alma_jax
 
@@ -66,7 +64,7 @@ def result(path):
 
 def compare(request, name, computed):
   """Compares results with those in golden/NAME.json, or writes them there."""
-  path, key = ROOT / "tests/golden" / f"{name}.json", made_with()
+  path, key = ROOT / "tests/slow/golden" / f"{name}.json", made_with()
   if request.config.getoption("--write-golden"):
     path.write_text(json.dumps({"made_with": key} | computed(), indent=1) + "\n")
     return
@@ -109,7 +107,7 @@ def test_a_run_computes_what_it_did(tmp_path, request, name):
   compare(request, name, computed)
 
 
-def test_experts_trained_apart_are_what_they_were(tmp_path, request, in_process):  # noqa: F811
+def test_experts_trained_apart_are_what_they_were(tmp_path, request, in_process):
   def computed():
     done = alma("apart", "--config=configs/digits.py:hmoe", *SHORT, "--config.stream.waiting_time=1",
                 "--config.model.num_experts=2", "--config.devices=1", "--workdir", tmp_path)

@@ -1,6 +1,6 @@
 """Strategies of hypothesis that damage files: mutated bytes, edited JSON, values that no field expects.
 
-`benchmarks/fuzz.py` and `tests/test_fuzz.py` draw from them.
+`tests/slow/fuzz.py` and `tests/slow/test_fuzz.py` draw from them.
 """
 import copy
 import json

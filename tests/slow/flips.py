@@ -1,6 +1,6 @@
 """Flips single bits in the files of a stopped run, resumes it, and compares it with an uninterrupted run.
 
-    python benchmarks/flips.py --config=digits:gens --config=tasks:mntdp,digits --flips=30
+    python tests/slow/flips.py --config=digits:gens --config=tasks:mntdp,digits --flips=30
 
 Half of the flips of each config are in checkpoints/ and pool/, half in config.json, metrics.jsonl and train.jsonl. A
 file is drawn, in every second flip of the first half by its size, then one of its bits. All runs are in this process.

@@ -71,7 +71,7 @@ def given(path: pathlib.Path, facts: Mapping[str, Any], labelled: bool) -> None:
 
 def entry_of(path: pathlib.Path, size: int = 0) -> None:
   """Reads a file or folder as the first mega-batch of a live stream."""
-  live_entries.ImageReader(path.parent / "none", size, 0).read(path, [])
+  live_entries.ImageReader(path.parent / "none", 0, size).read(path, [])
 
 
 def check_sentence(error: BadInput) -> None:
@@ -187,7 +187,7 @@ def live(folder: pathlib.Path) -> Target:
   _write(stream, {"test.npz": entries[0], "classes.txt": b"cat\ndog\ncow\n", "end": b""})
 
   def opened(path: pathlib.Path | None) -> feed.Feed:
-    reader = live_entries.ImageReader(stream, 0, 0)
+    reader = live_entries.ImageReader(stream, 0)
     return feed.Feed(stream, reader, settle=0, idle=0, limit=0, run=path)
 
   run.mkdir()

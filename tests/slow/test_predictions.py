@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import small_config
+from runs import small_config, text_config
 from stages import examine
-from test_language import books, text_config  # noqa: F401
 
 import alma_jax
 from alma_jax import config as configs
@@ -125,7 +124,7 @@ def test_images(tmp_path, arrays):
 
 
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
-def test_texts(tmp_path, books, monkeypatch):  # noqa: F811
+def test_texts(tmp_path, books, monkeypatch):
   config = text_config(books, "unequal_text", stream__num_megabatches=1, train__steps=30)
   run = alma_jax.run(config, tmp_path / "run")
   learner, state = restored(run)

@@ -1,7 +1,7 @@
 """Kills a run with SIGKILL at random moments, resumes it, and compares it with an uninterrupted run.
 
-    python benchmarks/kill.py --config=configs/digits.py:ens --kills=10
-    python benchmarks/kill.py --config=configs/mnist.py:ens --kills=10 \\
+    python tests/slow/kill.py --config=configs/digits.py:ens --kills=10
+    python tests/slow/kill.py --config=configs/mnist.py:ens --kills=10 \\
         --config.train.epochs=20 --config.checkpoint.seconds=1
 
 Runs the command once without interruption. Then runs it in another folder, kills it after a random time and starts it

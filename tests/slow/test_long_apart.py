@@ -1,0 +1,82 @@
+"""Experts that are trained apart, from the command line, killed, and on a cluster."""
+import multiprocessing
+import os
+import shutil
+import signal
+
+import numpy as np
+from runs import ROOT, alma, assert_same_run, lines, small_config
+from test_apart import SMALL, weights
+from test_sweep import stand_in  # noqa: F401
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax.learners import gate
+from alma_jax.runs import mixture, settings
+from alma_jax.store import run_files
+from alma_jax.sweeps import jobs, pool, states, worker
+
+
+def test_a_mixture_from_the_command_line(tmp_path, in_process):
+  flags = (*SMALL, "--config.learner.expert_widths=(4,6)", "--workdir", tmp_path / "all")
+  done = alma("apart", *flags)
+  assert done.returncode == 0, done.stderr
+  assert in_process == ["gate3", "expert0", "expert1", "expert2"]
+  mixture = alma_jax.load_mixture(tmp_path / "all")
+  setting = settings.prepare(configs.parse(small_config("sm")))
+  x, y = setting.protocol.source.dataset.x_test, setting.protocol.source.dataset.y_test
+  error = float((mixture.predict(x).argmax(-1) != y).mean())
+  assert error == mixture.manifest["test_error"] < 0.5
+  assert [entry["width"] for entry in mixture.manifest["experts"]] == [4, 6, 4]
+  assert len(lines(tmp_path / "all/expert0", "metrics.jsonl")) == 4  # the whole stream
+  assert len(lines(tmp_path / "all/gate3", "metrics.jsonl")) == 2  # the first stage
+  # Only what is needed is loaded, and another folder than that of the runs will do.
+  shutil.move(tmp_path / "all", tmp_path / "moved")
+  moved = alma_jax.load_mixture(tmp_path / "moved")
+  one = moved.predict(x[:1])
+  assert moved.loaded.cache_info().currsize == 1
+  np.testing.assert_array_equal(one, mixture_of_one(tmp_path / "moved", moved, x[:1]))
+
+
+def mixture_of_one(folder, mixture, x):
+  """The answer of the only expert that was loaded."""
+  answers = [alma_jax.load_run(folder / entry["folder"]).predict(x) for entry in mixture.manifest["experts"]]
+  found = [answer for answer in answers if np.array_equal(answer, mixture.predict(x))]
+  assert len(found) == 1
+  return found[0]
+
+
+def test_a_killed_worker_changes_no_expert(tmp_path):
+  """Real processes, two at a time. The one that is killed goes on from its checkpoint, beside the other."""
+  config = configs.parse(small_config("hmoe", model__num_experts=3, train__epochs=40, checkpoint__seconds=0.0))
+  file, base = str(ROOT / "configs/digits.py"), mixture.base_config(config)
+  mixture.publish(base, tmp_path / "gate3", 3)
+  published = tmp_path / "gate3" / run_files.GATE
+
+  def made(root):
+    return [jobs.Job(f"expert{i}", mixture.expert_config(config, published, i), root / f"expert{i}", file, "hmoe")
+            for i in range(3)]
+
+  lost = []
+  for event in pool.run(made(tmp_path / "killed"), 2, tmp_path / "logs", lambda: False):
+    if event.kind == states.LOST:
+      lost.append(event.job.name)
+    elif not lost and list((tmp_path / "killed/expert0/checkpoints").glob("[0-9]")):
+      os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+  assert len(lost) == 1
+  for job in made(tmp_path / "whole"):
+    assert worker.attempt(job.packed()) == (states.DONE, "")
+    assert weights(job.workdir) == weights(tmp_path / "killed" / job.name)
+    assert_same_run(job.workdir, tmp_path / "killed" / job.name)
+
+
+def test_a_node_of_a_cluster_publishes_the_gate(tmp_path, stand_in, monkeypatch):
+  from alma_jax.sweeps import slurm
+  monkeypatch.setattr(slurm, "_SECONDS", 0.2)
+  folder = tmp_path / "runs/slurm"
+  folder.mkdir(parents=True)
+  base = mixture.base_config(configs.parse(small_config("hmoe", model__num_experts=3)))
+  job = jobs.Job("gate3", base, tmp_path / "runs/gate3", str(ROOT / "configs/digits.py"), "hmoe", 3)
+  seen = [event.kind for event in slurm.run([job], 0, folder, {}, lambda: False) if event.job is not None]
+  assert seen == [states.STARTED, states.DONE]
+  assert len(gate.read(job.workdir / run_files.GATE)[0].counts) == 3

@@ -1,0 +1,98 @@
+"""Longer code of the pages, and pages with faults."""
+import shutil
+
+import pytest
+from runs import ROOT, alma, lines
+from test_docs import SMALL, _registries, build_site, code_of, run_code  # noqa: F401
+
+SMALL_TEXT = [
+    "--config.stream.num_megabatches=2", "--config.train.steps=3", "--config.train.warmup_steps=1",
+    "--config.dataset.vocab_size=300", "--config.dataset.sequence_length=16", "--config.model.width=16",
+    "--config.model.num_layers=2", "--config.devices=1"]
+
+
+def test_a_config_file_may_import_others_of_its_folder_and_its_changes_are_noticed(tmp_path):
+  (tmp_path / "own").mkdir()
+  (tmp_path / "own/small_cnn.py").write_text(code_of("docs/add-a-model.md"))
+  code = "import small_cnn\n" + code_of("docs/add-a-learner.md")
+  (tmp_path / "own/both.py").write_text(code)
+  command = ["main", "--config=own/both.py:fittest", "--config.model.name=small_cnn", *SMALL,
+             "--workdir=run"]
+  done = alma(*command, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  (tmp_path / "own/both.py").write_text(code + "# another version\n")
+  for _ in range(2):
+    done = alma(*command, cwd=tmp_path)
+    assert "the file that defines 'fittest' has changed since the run in run began" in done.stderr
+    assert "'small_cnn'" not in done.stderr
+    assert (done.returncode, "run is complete" in done.stderr) == (0, True)
+  done = alma(*command, "--overwrite", cwd=tmp_path)
+  assert (done.returncode, "has changed" in done.stderr) == (0, False)
+  with (tmp_path / "own/small_cnn.py").open("a") as file:
+    file.write("# another version\n")
+  done = alma(*command, cwd=tmp_path)
+  assert "the file that defines 'small_cnn' has changed" in done.stderr
+  assert "'fittest'" not in done.stderr
+
+
+def test_the_arrays_of_the_page(tmp_path):
+  code = code_of("docs/own-data.md").replace("2\nrun", "2\nconfig.train.epochs = 2\nrun")
+  run_code(code, tmp_path)
+  assert len(lines(tmp_path / "runs/own-arrays", "metrics.jsonl")) == 10
+
+
+def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch):
+  """From a fresh folder, in the order of the pages; and the pages name all of their pictures."""
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  import tutorial
+  for page in tutorial.PAGES:
+    done = tutorial.run(page, tmp_path)
+    assert done.returncode == 0, (page, done.stderr)
+  assert all((tmp_path / path).is_file() for path in tutorial.PICTURES.values())
+
+
+FAULTS = {"a link": ("live.md", "[x](nowhere.md)", "'nowhere.md'"),
+          "an anchor": ("live.md", "[x](running.md#nowhere)", "does not contain an anchor '#nowhere'"),
+          "a picture": ("live.md", "![x](images/nowhere.png)", "'images/nowhere.png'"),
+          "a page outside of the nav": ("results/lonely.md", "# Alone", "results/lonely.md"),
+          "a field": ("fields.md", "one more", "< one more")}
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_page_stops_the_build(tmp_path, fault):
+  root = tmp_path / "checkout"
+  root.mkdir()
+  for path in ROOT.iterdir():
+    if path.name in (".ci", "docs"):
+      shutil.copytree(path, root / path.name)
+    elif not path.name.startswith("."):
+      (root / path.name).symlink_to(path)
+  page, planted, said = FAULTS[fault]
+  with (root / "docs" / page).open("a") as file:
+    file.write(f"\n{planted}\n")
+  done = build_site(root, tmp_path)
+  assert done.returncode != 0
+  assert said in done.stdout + done.stderr
+
+
+def test_the_learner_of_the_page_learns_text(tmp_path):
+  code = code_of("docs/add-a-learner.md").replace("base_config", "language_config").replace(
+      "  @property", "  problems = ('text',)\n\n  @property", 1)
+  (tmp_path / "fittest.py").write_text(code)
+  for split in ("train", "valid", "test"):
+    (tmp_path / "text" / split).mkdir(parents=True)
+    for i in range(4):
+      (tmp_path / "text" / split / f"{i}.txt").write_text(f"{split} {i} one two three four " * 200)
+  done = alma("main", "--config=fittest.py:fittest", "--config.dataset.name=text:text", *SMALL_TEXT, "--workdir=run",
+              cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert [line["perplexity"] for line in lines(tmp_path / "run", "metrics.jsonl")][-1] < 257
+
+
+def test_options_of_the_page_are_checked_and_swept(tmp_path):
+  (tmp_path / "fittest.py").write_text(code_of("docs/add-a-learner.md"))
+  done = alma("main", "--config=fittest.py", "--config.learner.num_members=0", cwd=tmp_path)
+  assert (done.returncode, "learner.num_members=0 should be at least 1" in done.stderr) == (2, True), done.stderr
+  (tmp_path / "sweep.py").write_text("from alma_jax.sweeps import Sweep, axis\n\ndef get_sweep():\n"
+                                     "  return Sweep('fittest.py', axis('seed', [0, 1]))\n")
+  done = alma("sweep", "--config=sweep.py", "--workers=1", *SMALL, cwd=tmp_path)
+  assert "2 of 2 runs are finished" in done.stdout, done.stderr
