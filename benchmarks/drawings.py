@@ -185,9 +185,9 @@ def resumed() -> str:
     for t in range(1, num + 1):
       parts.append(circle(left + t * across, base, "other"))
     parts.append(text(left + begin * across + 10, base - 10, "the same", "good bold"))
-  parts.append(text(left, 310, "dots: checkpoints, from which the same command continues", "soft"))
+  parts.append(text(left, 334, "dots: checkpoints, from which the same command continues", "soft"))
   return svg("Test error of a run that is never stopped, and of one that is killed twice and ends the same",
-             left + num * across + 100, 330, parts)
+             left + num * across + 100, 348, parts)
 
 
 DRAWN = {"resumed": resumed, "front": front, "timeline": timeline, "learners": plane}

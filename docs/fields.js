@@ -11,11 +11,10 @@ if (/\/fields\/(index\.html)?$/.test(location.pathname) && fieldRows.length) {
     const words = box.value.toLowerCase().split(/\s+/);
     for (const row of fieldRows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
     for (const title of document.querySelectorAll("article h2")) {
-      let table = title.nextElementSibling;
-      while (table && table.tagName !== "H2" && !table.querySelector("tbody")) table = table.nextElementSibling;
-      const isEmpty = table && table.tagName !== "H2" && !table.querySelector("tbody tr:not([hidden])");
-      title.hidden = Boolean(isEmpty);
-      if (table && table.tagName !== "H2") table.hidden = Boolean(isEmpty);
+      let next = title.nextElementSibling;  // a table, or what the theme has wrapped it in
+      while (next && !next.matches("h2, table, :has(table)")) next = next.nextElementSibling;
+      const table = next && (next.matches("table") ? next : next.querySelector("table"));
+      if (table) title.hidden = table.hidden = !table.querySelector("tbody tr:not([hidden])");
     }
   };
   box.addEventListener("input", show);
