@@ -109,48 +109,31 @@ what is significantly for it and against it. `comparisons.csv` has each comparis
 _METHOD = """
 ## How the verdicts are made
 
-- **Number.** Each comparison gives a log ratio for each seed. The number is their mean over all comparisons and seeds,
-  written as a percentage or as a multiple. Claims about points of error take differences instead.
-- **Interval and p.** Runs with the same seed are not independent. The comparisons of a seed are therefore averaged
-  first, and these averages, one for each seed, are tested (Student's t, two-sided). p is corrected for the number of
-  claims, or of further questions, that are tested on the same study (Holm). Significant means that p is below 0.05. The
-  interval is not corrected: it may lie above 0 where the verdict is "cannot tell".
-- **Groups.** The comparisons of a learner, of a width, of a waiting time, and so on, are also tested as groups,
-  corrected for the number of groups of the claim (Holm); so are single comparisons. With three seeds these tests find
-  only effects that hardly vary between seeds.
-- **The best of several kinds of runs.** Some claims are about the best of several learners, widths or waiting times. It
-  is chosen by another seed than the one that it is compared on: by the next one, for the last one by the first.
-  Otherwise the lowest of several equal kinds would seem better than the others. Which seed is next means nothing: the
-  claim is tested in all orders of the seeds, and the one with the largest p counts. In simulations with three seeds
-  less than 4 % of such tests are then significant without an effect (`tests/studies/test_evidence.py`).
+- **Number.** Each comparison gives a log ratio for each seed (claims about points: a difference). The number is their
+  mean over comparisons and seeds, as a percentage or a multiple.
+- **Interval and p.** Comparisons of a seed are averaged first, because they are not independent. The averages are
+  tested (Student's t, two-sided), and p is corrected for the claims, or further questions, on the same study (Holm).
+  Significant means p below 0.05. The interval is not corrected: it may lie above 0 where we cannot tell.
+- **Groups.** The comparisons of a learner, a width, a waiting time, and single comparisons are tested too, corrected
+  for the number of groups of the claim (Holm).
+- **The best of several kinds of runs** is chosen on another seed than the one that it is compared on. Otherwise the
+  lowest of several equal kinds would seem better than the others. The order of the seeds that says least counts. In
+  simulations less than 4 % of such tests are significant without an effect (`tests/studies/test_evidence.py`).
 - **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made scores without any effect, 1 had a
-  verdict other than "cannot tell" on one claim or more (`python benchmarks/null_studies.py docs/results --study mnist
-  --repeats 100`). With the runs of `mnist_replay` there were 2, and with those of `cifar` none. The claim that needs
-  the errors over the stream is not among them.
-- **Replay.** Runs with replay count only for the claims about it, and for training from scratch. With S stages, replay
-  takes (1 + ... + S) / S = (S + 1) / 2 times the compute. The paper's 4.5 is the extra compute beyond one pass,
-  (1 + ... + 9) / 10, at S = 10. Its 122.5 is (1 + ... + 49) / 10, which is probably a slip for
-  (1 + ... + 49) / 50 = 24.5, at S = 50.
-- **Waiting times.** Both sides of a comparison have the same waiting time, also where the rival is the best of several,
-  unless the quantity says "at any waiting time", or the claim is about waiting times.
-- **Costs** are counted and not tested. Some differ between seeds. The interval is replaced by the range over all
-  comparisons and seeds. A comparison supports the claim if it does with every seed; the claim agrees if all do, and
-  disagrees if none does.
-- **A study that is not complete** is compared on the seeds that at least half of the kinds of runs that are there have.
-  Kinds that lack one of these seeds are left out.
-- **At long waiting times** most of the CER is the error of guessing before the first training, which is the same for
-  all learners. Ratios of CERs are therefore close to 1 there. If there are only two trainings, growth and replay
-  change no error but the last one; such runs do not count where growth or replay is compared with none, or with another
-  interval or rate of growth.
-- **Within a budget** both sides choose their best kind of run. If each growing learner stood against the best of all
-  fixed ones, and had no choice itself, the fixed ones would win, and so would the growing ones if it were the other way
-  round. The sides need not have the same number of kinds; the condition on budgets keeps out those that only one side
-  was run for. In `comparisons.csv` a comparison has the names of the kinds with the lowest means; those that the seeds
-  choose may be others.
-- **Claims about all learners.** Comparisons within budgets, and "replay has the lowest CER of all", take their runs on
-  MNIST from both studies with equal epochs, of the seeds that both have.
-- **The texts' models are not converged.** Their perplexities still fall from one mega-batch to the next one, and they
-  are much smaller than the paper's. This limits all claims about them.
+  verdict other than "cannot tell" (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`); with
+  the runs of `mnist_replay` 2, with those of `cifar` none.
+- **Replay.** Runs with replay count only for the claims about it, and for training from scratch. With S stages it takes
+  (S + 1) / 2 times the compute. The paper's 4.5 is the extra compute beyond one pass at S = 10. Its 122.5 is
+  (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
+- **Waiting times** are the same on both sides, unless the quantity says "at any waiting time".
+- **Costs** are counted, not tested. The interval is the range over comparisons and seeds. A comparison supports the
+  claim if it does with every seed.
+- **A study that is not complete** is compared on the seeds that at least half of its kinds of runs have.
+- **Long waiting times** are mostly guessing, so ratios of CERs are close to 1 there. Runs with only two trainings do
+  not count where growth or replay is compared with none.
+- **Within a budget** both sides choose their best kind of run. Budgets need runs of both sides near them.
+- **Claims about all learners** take their runs on MNIST from both studies with equal epochs.
+- **The texts' models are not converged,** and much smaller than the paper's. This limits all claims about them.
 """
 _COMMANDS = """
 ## The commands
@@ -160,18 +143,13 @@ from a folder `books`:
 
     python benchmarks/part.py --text=books --kilobytes=30 --out=part
 
-These commands add the runs of a study to those here, and write this page; runs of the same kind and seed are replaced.
-The last line of the command counts them.
+These commands add runs to a study (runs of the same kind and seed are replaced), and write this page. For another seed,
+run `alma sweep --config=sweeps/STUDY --seeds=3` first:
 
     alma report runs/STUDY --out report
     python benchmarks/claims.py docs/results --keep report --study STUDY
 
-So a study gets another seed, without a run of the seeds that are here: `alma sweep --config=sweeps/STUDY --seeds=3`,
-and the commands above. A seed counts if at least half of the kinds of runs have it.
-
-Of the report's stream.csv, STUDY/stream.csv.gz has only the rows of mega-batches after which a learner was trained. In
-between its error does not change; before the first training it guesses. The verdicts are for these studies alone. The
-report of any other sweep has its own two questions ([sweeps and reports](../sweeps-and-reports.md)).
+STUDY/stream.csv.gz has the rows of the report's stream.csv after which a learner was trained.
 """
 # A claim about a study: its number in CLAIMS from 1, the study, and what the runs say, or why they say nothing.
 Row = tuple[int, str, Evidence | Judged | str]

@@ -190,7 +190,26 @@ def resumed() -> str:
              left + num * across + 100, 348, parts)
 
 
-DRAWN = {"resumed": resumed, "front": front, "timeline": timeline, "learners": plane}
+def devices() -> str:
+  """Two machines with two devices each, over which the four members of an ensemble are spread."""
+  parts = []
+  for machine in range(2):
+    left = 20 + 350 * machine
+    parts.append(f'<rect class="box" x="{left}" y="20" width="330" height="150" rx="8" opacity=".5"/>'
+                 + text(left + 16, 46, f"machine {machine + 1}, process {machine}", "bold"))
+    for device in range(2):
+      x, number = left + 16 + 152 * device, 2 * machine + device
+      parts.append(f'<rect class="box" x="{x}" y="62" width="144" height="92" rx="6"/>'
+                   + text(x + 72, 84, f"device {number}", "soft mid") + circle(x + 72, 106, "good")
+                   + text(x + 72, 138, f"member {number + 1}", "mid"))
+  parts.append('<path class="arrow" d="M185,170 V208"/><path class="head" d="M185,214 l-6,-11 l12,0 z"/>'
+               '<rect class="box" x="20" y="216" width="330" height="34" rx="5"/>'
+               + text(185, 238, "run folder, which process 0 writes", "mid"))
+  return svg("Two machines with two devices each; the four members of an ensemble are spread over the devices", 720,
+             268, parts)
+
+
+DRAWN = {"devices": devices, "resumed": resumed, "front": front, "timeline": timeline, "learners": plane}
 
 
 if __name__ == "__main__":

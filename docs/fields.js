@@ -11,10 +11,10 @@ if (/\/fields\/(index\.html)?$/.test(location.pathname) && fieldRows.length) {
     const words = box.value.toLowerCase().split(/\s+/);
     for (const row of fieldRows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
     for (const title of document.querySelectorAll("article h2")) {
-      let next = title.nextElementSibling;  // a table, or what the theme has wrapped it in
-      while (next && !next.matches("h2, table, :has(table)")) next = next.nextElementSibling;
-      const table = next && (next.matches("table") ? next : next.querySelector("table"));
-      if (table) title.hidden = table.hidden = !table.querySelector("tbody tr:not([hidden])");
+      const section = [title];  // and all that follows, up to the next title
+      for (let next = title.nextElementSibling; next && next.tagName !== "H2"; next = next.nextElementSibling) section.push(next);
+      const rows = section.flatMap(part => [...part.querySelectorAll("tbody tr")]);
+      for (const part of section) part.hidden = rows.length > 0 && rows.every(row => row.hidden);
     }
   };
   box.addEventListener("input", show);

@@ -11,7 +11,7 @@ from PIL import Image
 from runs import ROOT
 
 # What draws the pictures of a folder, or of a page: commands, and the page with the command of the README's picture.
-TUTORIAL, DRAWINGS = "images/tutorial/", ("front.svg", "timeline.svg", "learners.svg", "resumed.svg")
+TUTORIAL, DRAWINGS = "images/tutorial/", ("front.svg", "timeline.svg", "learners.svg", "resumed.svg", "devices.svg")
 DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|" \
        r"alma (board|report|demo)|" \
        r"\(docs/results/anytime/README\.md\)"
@@ -46,7 +46,7 @@ def test_pictures_of_the_same_runs_agree(path):
     assert shown[name]["error"] == first[name]["error"]
 
 
-@pytest.mark.parametrize("name", ["front", "timeline", "learners", "resumed"])
+@pytest.mark.parametrize("name", ["front", "timeline", "learners", "resumed", "devices"])
 def test_drawings_are_those_of_their_script(monkeypatch, name):
   monkeypatch.syspath_prepend(ROOT / "benchmarks")
   import drawings
