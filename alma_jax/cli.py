@@ -9,7 +9,7 @@ Run
                                  train experts in separate processes
 
 Look
-  alma status RUNS               print a line about each run
+  alma status [RUNS]             show how runs are doing, in a table
   alma compare RUN RUN           show how two runs differ
   alma board RUNS                open a live page of runs
   alma report RUNS --out DIR     write tables, figures and findings

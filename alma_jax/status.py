@@ -1,9 +1,16 @@
-"""Says how runs are: alma status RUNS...
+"""Shows how runs are doing: alma status [RUNS...]
 
-RUNS are run folders, or folders that hold run folders; or their addresses. One line a run: whether it is alive, dead
-(it is not finished, and no process on this machine runs it; if it has an address, none on another machine either),
-finished or diverged; its stage, error, prequential error (the mean over the stream so far), the newest values of
-`log.metrics`, drift alarms, the time left, and when it was saved.
+RUNS are run folders, folders that hold run folders, or their addresses; by default `runs`. Each run has a row:
+
+  state       alive; dead: unfinished, and no process on this machine runs it (for an address: none anywhere);
+              diverged; finished; or published, as `alma apart` does
+  seen        mega-batches or tasks of the stream so far
+  trainings   how often the learner was trained
+  error       the test error or perplexity after the last training
+  before use  the mean error on mega-batches that were tested before the learner used them
+  notes       machine, activity, the metrics of `log.metrics`, drift alarms, time left, when it was saved
+
+Runs that are alive come first. Exit code: 3 if a run is dead or diverged, otherwise 0.
 """
 import sys
 from collections.abc import Sequence
@@ -12,22 +19,28 @@ from alma_jax import commands
 from alma_jax.errors import BadInput
 from alma_jax.monitor import view
 
+_NEEDS_HELP = 3  # exit code
+
 
 @commands.command
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line."""
   parser = commands.Parser("-m alma_jax.status", __doc__)
-  parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
+  parser.add_argument("runs", nargs="*", default=["runs"], metavar="RUNS",
+                      help="run folders, or folders that hold run folders; default: runs")
   args = parser.parse_args(argv)
   folders, failed = view.find(args.runs), []
+  views = []
   for folder in folders:
     try:
-      commands.show(view.line(view.view(folder)))
+      views.append(view.view(folder))
     except BadInput as error:
       failed.append(str(error))
-  if len(failed) == len(folders):
+  if not views:
     raise BadInput(failed[0])
+  commands.show(view.table(views))
   commands.warn(failed)
+  return _NEEDS_HELP if any(each.state in view.NEED_HELP for each in views) else 0
 
 
 if __name__ == "__main__":

@@ -354,12 +354,13 @@ def test_what_takes_long_in_a_run_is_shown(tmp_path, arrays, monkeypatch):
     if path.name == "002.npz":
       while not (tmp_path / "run" / run_files.DOING).exists():
         time.sleep(0.01)
-      seen.append(view.line(view.view(tmp_path / "run")))
+      seen.append(view.cells(view.view(tmp_path / "run")))
     return read(reader, path)
 
   monkeypatch.setattr(examples.Reader, "whole", slowly)
   alma_jax.run(live_config(folder, stream__waiting_time=1), tmp_path / "run")
-  assert "/run: alive (reading 002.npz for 0" in seen[0]
+  assert seen[0]["state"] == "alive"
+  assert seen[0]["notes"].startswith("reading 002.npz for 0")
   assert not (tmp_path / "run" / run_files.DOING).exists()
 
 

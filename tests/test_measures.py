@@ -287,7 +287,7 @@ def test_metrics_are_shown(run, tmp_path):
   last = run.lines[-1]
   status = alma("status", run.path).stdout
   largest = max((error, name) for error, name in zip(last["class_errors"][:2], ("cat", "dog")))
-  assert f", balanced_error {last['balanced_error']:.4g}, " in status
+  assert f"balanced_error {last['balanced_error']:.4g}, " in status
   assert re.search(r"class_errors largest (cat|dog) ", status)
   assert f" {largest[0]:.4g}" in status
   assert "prequential_nll" not in status

@@ -25,7 +25,7 @@ def rewrite(path, change):
   (path / "summary.json").unlink(missing_ok=True)
 
 
-def test_one_line_for_each_run(tmp_path):
+def test_a_row_for_each_run(tmp_path):
   runs = {name: write_run(tmp_path / "runs" / name, [0.4, 0.3, 0.2, 0.1], stream__waiting_time=1)
           for name in ("alive", "dead", "diverged", "finished")}
   for name in ("alive", "dead"):
@@ -37,36 +37,46 @@ def test_one_line_for_each_run(tmp_path):
   saved = runs["dead"] / "checkpoints/4"
   saved.mkdir(parents=True)
   with filelock.FileLock(runs["alive"] / ".lock"):
-    lines = alma("status", tmp_path / "runs").stdout.splitlines()
-  found = {line.split(":")[0].rsplit("/", 1)[1]: line for line in lines}
-  assert ": alive, sm on digits, stage 3 of 4, mega-batch 3 of 4, error 0.2, prequential error 0.25" in found["alive"]
-  assert found["alive"].replace("2 min", "100 s").endswith(
+    done = alma("status", tmp_path / "runs")
+    alive = view.cells(view.view(runs["alive"]))
+  assert done.returncode == 3  # for runs that need help
+  heads, *rows = done.stdout.splitlines()
+  places = [heads.index(head) for head in alive]
+  table = [[row[first:last].strip() for first, last in zip(places, [*places[1:], None])] for row in rows]
+  assert [(row[0].rsplit("/", 1)[1], row[1]) for row in table] == [
+      ("alive", "alive"), ("diverged", "diverged"), ("dead", "dead"), ("finished", "finished")]
+  assert table[0][2:7] == ["sm on digits", "3 of 4", "3 of 4", "0.2", "0.25"]
+  assert table[0] == [*alive.values()]
+  assert alive["notes"].replace("2 min", "100 s") == (
       "1 drift alarm, the last at mega-batch 2, about 100 s left, nothing saved")
-  assert ": dead, " in found["dead"]
-  assert "left" not in found["dead"]
+  assert "left" not in table[2][-1]
+  assert table[3][3:] == ["4 of 4", "4 of 4", "0.1", "", ""]
+  assert alma("status", runs["finished"]).returncode == 0
   os.utime(saved, 2 * (time.time() - 90,))
-  assert re.search(", saved 9[01] s ago$", view.line(view.view(runs["dead"])))
-  assert ": diverged, " in found["diverged"]
-  assert found["finished"].endswith(": finished, sm on digits, stage 4 of 4, mega-batch 4 of 4, error 0.1")
+  assert re.search("(^|, )saved 9[01] s ago$", view.cells(view.view(runs["dead"]))["notes"])
 
 
 def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):
   run = write_task_run(tmp_path / "run", [[0.6], [0.6, 0.9]], stream__num_megabatches=2)
   (run / "summary.json").unlink()
-  assert "independent on digits, task 2 of 2, average accuracy 0.75, error on the last task 0.1" in view.line(
-      view.view(run))
+  row = view.cells(view.view(run))
+  assert row["learner"] == "independent on digits"
+  assert (row["seen"], row["error"]) == ("2 of 2 tasks", "0.1 on the last task")
+  assert row["notes"].startswith("average accuracy 0.75, ")
   (run / "metrics.jsonl").unlink()
   assert view.view(run).record.unit == "tasks"
-  assert "independent on digits, task 0 of 2, nothing saved" in view.line(view.view(run))
+  row = view.cells(view.view(run))
+  assert (row["seen"], row["notes"]) == ("0 of 2 tasks", "nothing saved")
 
 
 def test_the_gate_of_a_mixture_is_not_dead(tmp_path):
   """Its run has ended after the first stage, without a summary."""
   run = write_run(tmp_path / "run", [0.4, 0.3])
   rewrite(run, lambda entry: entry if entry["t"] == 1 else None)
-  assert ": dead, " in view.line(view.view(run))
+  assert view.cells(view.view(run))["state"] == "dead"
   (run / "gate.msgpack").touch()
-  assert view.line(view.view(run)).endswith(": published, sm on digits, stage 1 of 2, mega-batch 1 of 2, error 0.4")
+  row = view.cells(view.view(run))
+  assert (row["state"], row["seen"], row["error"], row["notes"]) == ("published", "1 of 2", "0.4", "")
 
 
 def test_a_stream_without_an_end_has_no_time_left(tmp_path):
@@ -75,7 +85,8 @@ def test_a_stream_without_an_end_has_no_time_left(tmp_path):
   tree = json.loads((run / "config.json").read_text())
   tree["stream"]["num_megabatches"] = 0
   (run / "config.json").write_text(json.dumps(tree))
-  assert ", stage 2, mega-batch 2, error 0.3, nothing saved" in view.line(view.view(run))
+  row = view.cells(view.view(run))
+  assert (row["trainings"], row["seen"], row["error"], row["notes"]) == ("2", "2", "0.3", "nothing saved")
 
 
 def test_two_runs_are_compared(tmp_path):

@@ -16,6 +16,8 @@ from alma_jax.store.record import LABEL, Record
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
 PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary
+_ORDER = (ALIVE, DIVERGED, DEAD, PUBLISHED, FINISHED)
+NEED_HELP = (DIVERGED, DEAD)
 _SCHEDULE = "stream.schedule"  # a field of streams whose stages may have several mega-batches
 _RECENT = 5  # stages whose duration gives the time left
 
@@ -147,32 +149,39 @@ def is_alive(folder: pathlib.Path) -> bool:
   return False
 
 
-def line(run: View) -> str:
-  """One line about a run: state, stage, error, prequential error, time left, last checkpoint."""
-  record, stages = run.record, run.stages
-  of = lambda number: f" of {number}" if number else ""
-  who = f"{run_files.shown(record.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
-  who += f" ({run.doing})" if run.doing else ""
-  parts = [who, run.name]
-  if _SCHEDULE in record.fields:
-    parts.append(f"stage {len(stages)}{of(run.num_stages)}")
-  parts.append(f"{record.kind.single} {len(record.lines)}{of(record.total)}")
+def cells(run: View) -> dict[str, str]:
+  """A row of `alma status`, {column: text}. `error` is the metric after the last training, `before use` the mean of
+  what was measured before training.
+  """
+  record, of = run.record, lambda number: f" of {number}" if number else ""
+  error = f"{run.tested[-1][1]:.4g}" if run.stages and run.tested else ""
+  notes = [f"on {run.host}"] if run.host else []
+  notes += [run.doing] if run.doing else []
   if record.accuracies is not None:
-    parts.append(f"average accuracy {record.accuracies[-1].mean():.4g}")
-  if stages and run.tested:
-    newest = "" if record.accuracies is None else " on the last task"
-    parts.append(f"{record.metric}{newest} {run.tested[-1][1]:.4g}")
-  if run.mean_prequential is not None:
-    parts.append(f"prequential {record.metric} {run.mean_prequential:.4g}")
-  parts += measures.brief(record.further)
+    error = f"{error} on the last task"
+    notes.append(f"average accuracy {record.accuracies[-1].mean():.4g}")
+  notes += measures.brief(record.further)
   if run.drifts:
-    parts.append(f"{len(run.drifts)} drift alarm{'s' * (len(run.drifts) > 1)}, the last at mega-batch "
+    notes.append(f"{len(run.drifts)} drift alarm{'s' * (len(run.drifts) > 1)}, the last at mega-batch "
                  f"{run.drifts[-1]['t']}")
   if run.seconds_left:
-    parts.append(f"about {duration(run.seconds_left)} left")
+    notes.append(f"about {duration(run.seconds_left)} left")
   if run.state not in (FINISHED, PUBLISHED):
-    parts.append("nothing saved" if run.saved is None else f"saved {duration(max(time.time() - run.saved, 0))} ago")
-  return ", ".join(parts)
+    notes.append("nothing saved" if run.saved is None else f"saved {duration(max(time.time() - run.saved, 0))} ago")
+  return {"run": run_files.shown(record.path), "state": run.state, "learner": run.name,
+          "seen": f"{len(record.lines)}{of(record.total)}{' tasks' * (record.unit == 'tasks')}",
+          "trainings": f"{len(run.stages)}{of(run.num_stages)}" if _SCHEDULE in record.fields else "", "error": error,
+          "before use": "" if run.mean_prequential is None else f"{run.mean_prequential:.4g}",
+          "notes": ", ".join(notes)}
+
+
+def table(runs: Iterable[View]) -> str:
+  """The rows of `alma status` under their heads, in columns: runs that are alive first, then those that need help."""
+  rows = [cells(run) for run in sorted(runs, key=lambda run: _ORDER.index(run.state))]
+  heads = [head for head in rows[0] if any(row[head] for row in rows)]
+  widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in heads}
+  return "\n".join("  ".join(row[head].ljust(widths[head]) for head in heads).rstrip()
+                   for row in [{head: head for head in heads}, *rows])
 
 
 def _doing(folder: pathlib.Path) -> str:
