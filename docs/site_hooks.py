@@ -56,7 +56,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-  """Adds the hover texts of the glossary to every other page. Lists in lists get the four spaces that MkDocs wants."""
+  """Adds the hover texts of the glossary to every other page. Lists in lists get the four spaces that MkDocs wants.
+
+  A page that is a section by itself needs no list of the section's pages.
+  """
+  if page.parent is None:
+    page.meta["hide"] = ["navigation"]
   markdown = re.sub(r"^ {2,3}(?=(?:-|\d+\.) )", "    ", markdown, flags=re.MULTILINE)
   if page.file.src_uri == GLOSSARY.name:
     return markdown
