@@ -369,6 +369,13 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert re.search(r"^ *(- run: )?\.ci/docs ", (ROOT / file).read_text(), re.MULTILINE), file
   done = build_site(ROOT, tmp_path)
   assert done.returncode == 0, done.stderr
+  site = tmp_path / "site"
+  assert 'url=../../findings/"' in (site / "results/claims/index.html").read_text()  # an address of version 0.1
+  page = (site / "protocol/index.html").read_text()
+  assert '<abbr title="Cumulative error rate: ' in page
+  assert r"\(\sum_{t=1}^{B} e_t\)" in page
+  for path in site.rglob("*.html"):  # nothing is loaded from other sites
+    assert not re.search(r'(<script|<img|<link rel="stylesheet")[^>]*(src|href)="(https?:)?//', path.read_text()), path
 
 
 def test_the_tables_of_the_anytime_study_are_those_of_its_runs(monkeypatch):
