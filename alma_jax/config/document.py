@@ -21,7 +21,7 @@ A config file sets fields, as in `c.train.epochs = 50`. The command line changes
 `--config.train.learning_rate="(1e-3,4e-3)"`. If the column "allowed" is empty, every value of the type is allowed.
 `alma fields` prints this list, and `alma fields epochs` the fields whose name or meaning contains "epochs".
 
-Some fields exist only with a certain name, which is in the title above them. For example, `stream.price` exists only
+Some fields exist only with certain names, which are in the title above them. For example, `stream.price` exists only
 with `stream.schedule=adaptive`. If you change a name, its fields start from their defaults.
 
 The table shows the defaults of `alma_jax.base_config`, `alma_jax.language_config` and `alma_jax.task_config`. Some
@@ -29,6 +29,7 @@ learners and the files under `configs/` change them. A run's `config.json` holds
 
 This page is made from the declarations in `alma_jax`: `python -m alma_jax.config.document > docs/fields.md`.
 """
+_SHARED = 3  # how many names share a field that is listed once
 _TABLE = "| field | type | default | allowed | meaning |\n| --- | --- | --- | --- | --- |"
 
 Group = tuple[str, str]  # (title, e.g. "Images and text, `stream.schedule=power`"; sentences below the title)
@@ -50,7 +51,30 @@ def groups() -> dict[Group, list[tuple[str, Declared]]]:
   for key, of in problems.items():
     title = "All runs" if len(of) == len(CONFIGS) else " and ".join(of).capitalize()
     made.setdefault((f"{title}, `{key[0]}`" if key[0] else title, key[1]), []).append(fields[key])
-  return made
+  return _gathered(made)
+
+
+def _gathered(made: dict[Group, list[tuple[str, Declared]]]) -> dict[Group, list[tuple[str, Declared]]]:
+  """With one group for the fields that several names of a section share, before the first of their own groups."""
+  names: dict[tuple[str, str], dict[str, None]] = {}  # of the groups that have a field, by (section, row)
+  for (title, _), fields in made.items():
+    section, _, name = title.partition("=")
+    for path, each in fields:
+      names.setdefault((section, _row(path, each)), {})[name.strip("`")] = None
+  found: dict[Group, list[tuple[str, Declared]]] = {}
+  for (title, about), fields in made.items():
+    section = title.partition("=")[0]
+    own: list[tuple[str, Declared]] = []
+    for path, each in fields:
+      sharing = names[section, _row(path, each)]
+      if len(sharing) < _SHARED:
+        own.append((path, each))
+        continue
+      shared = found.setdefault((f"{section}`: {', '.join(f'`{name}`' for name in sharing)}", ""), [])
+      if path not in (there for there, _ in shared):
+        shared.append((path, each))
+    found[title, about] = own
+  return found
 
 
 def text(pattern: str = "") -> str:
@@ -68,8 +92,8 @@ def markdown() -> str:
   """The page docs/fields.md."""
   parts = [_PAGE]
   for (title, about), fields in groups().items():
-    parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), _TABLE))))
-    parts[-1] += "".join(f"\n{_row(path, each)}" for path, each in fields) + "\n"
+    table = "\n".join([_TABLE, *(_row(path, each) for path, each in fields)]) if fields else ""
+    parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), table))) + "\n")
   return "\n".join(parts)
 
 
