@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Draws the pictures of the documentation anew, without a network.
+#     benchmarks/pictures.sh RUNS      RUNS: a folder for the runs; finished ones are not run again
+# The others need more: docs/images/nights.png needs MNIST (its command is in docs/live.md), and board.png and
+# gallery/demo.png are screenshots of `alma board` and `alma demo`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+runs=$1
+python benchmarks/learners.py --workdir "$runs/learners"
+python benchmarks/pictures.py "$runs/learners" docs/images
+python benchmarks/drawings.py docs/images
+rm -rf "$runs/tutorial"  # whose commands begin in an empty folder
+python benchmarks/tutorial.py --workdir "$runs/tutorial" --out docs/images/tutorial
+for learner in mntdp independent; do
+  python -m alma_jax.main --config=configs/tasks.py:$learner,digits --workdir="$runs/tasks/$learner"
+done
+python -m alma_jax.report "$runs/tasks" --out "$runs/report-tasks"
+cp "$runs/report-tasks/task-modules.png" docs/images/gallery/modules.png
+for study in mnist mnist_authors mnist_replay cifar text; do
+  python benchmarks/study_figures.py "docs/results/$study"
+done
