@@ -138,11 +138,16 @@ class State:
   train_total: str = ""
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
+  _ends: list[int] = dataclasses.field(default_factory=list)
+  _num_read: int = 0  # lines that `_ends` covers
 
   @property
   def ends(self) -> tuple[int, ...]:
     """The mega-batches after which the learner was trained, counted from 1. Their lines are never removed."""
-    return metrics.ends(self.lines)
+    self._num_read = min(self._num_read, len(self.lines))
+    self._ends += metrics.ends(self.lines[self._num_read:])
+    self._num_read = len(self.lines)
+    return tuple(self._ends)
 
   def adopt(self, meta: Entry) -> None:
     """Merges `meta` into the state's own, for the learner that predicts from now on."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from alma_jax.config.fields import listed
-from alma_jax.data import task_streams
+from alma_jax.data import task_names
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
@@ -169,7 +169,7 @@ class Tasks(Protocol):
     spec, tasks = state.learner.spec, state.meta["tasks"]
     learned = spec["tasks"]
     names = [entry["name"] for entry in tasks[:len(learned)]]
-    t = task_streams.number_of(task, names)
+    t = task_names.number_of(task, names)
     if t is None:
       given = "no task is given of" if task is None else f"task={task!r} is none of"
       raise BadInput(f"{given} the {len(names)} tasks that {named} has learned; give a number from 1 to "

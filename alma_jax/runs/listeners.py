@@ -122,8 +122,8 @@ class Board(Listener):
 
   def begin(self, learner: Learner, state: State) -> None:
     if self._num_lines is None:
-      self._num_lines = state.num_train_lines
       self.open(state)
+      self._num_lines = state.num_train_lines
 
   def epoch(self, entry: Entry) -> None:
     assert self._num_lines is not None

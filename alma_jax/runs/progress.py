@@ -110,6 +110,7 @@ class Progress(Listener):
 
   def training(self, stage: int) -> contextlib.AbstractContextManager[None]:
     """A context in which a stage, counted from 0, is trained; `line` says how long it took."""
+    self._val = None
     return sign(f"training stage {stage + 1}{self._of(' of ')}", self._lines, ends=False)
 
   def close(self) -> None:
