@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
   notes: Entry = {}  # noqa: RUF012
 
 
-class Trained(NamedTuple):
+class TrainedStage(NamedTuple):
   """A trained stage, for measurements that repeat a part of the training (`log.lca`).
 
   Attributes:
@@ -260,7 +260,7 @@ class Protocol:
     """The examples of the stage `ends`; `meta` comes from the State before it."""
     raise _missing(type(self), "stage(self, ends, learner, meta)")
 
-  def test(self, learner: Learner, state: State, trained: Trained) -> Entry:
+  def test(self, learner: Learner, state: State, trained: TrainedStage) -> Entry:
     """Results on the test set after a stage, as entries for metrics.jsonl; empty without a test set.
 
     Nothing outside the protocol sees test data. May replace `state.joined`. `state.lines` does not have the line yet.

@@ -22,7 +22,7 @@ from alma_jax.protocols.contract import (
   Shown,
   Sizes,
   State,
-  Trained,
+  TrainedStage,
 )
 from alma_jax.store import metrics, run_files
 from alma_jax.store.metrics import ACCURACIES, Entry
@@ -88,7 +88,7 @@ class Tasks(Protocol):
     pool, train, val = self.source.examples(number, learner.mesh)
     return Prepared(StageData(number, self.config.seed, pool, pool, train, val, len(train)))
 
-  def test(self, learner: Any, state: State, trained: Trained) -> Entry:
+  def test(self, learner: Any, state: State, trained: TrainedStage) -> Entry:
     """Error, loss in nats and the chosen metrics on the newest task, R[t, 1..t], and the learner's notes of the task.
 
     R[t, i] is the test accuracy on task i after task t. Where a new task changes no earlier prediction, the earlier
@@ -111,7 +111,7 @@ class Tasks(Protocol):
       entry[LCA] = self._lca(learner, trained, state.learner)
     return entry
 
-  def _lca(self, learner: Any, trained: Trained, after: LearnerState) -> float:
+  def _lca(self, learner: Any, trained: TrainedStage, after: LearnerState) -> float:
     """LCA@b of the newest task (Veniat et al., 2021): mean test accuracy after 0, 1, ..., b steps of the training."""
     t, accuracies = len(after.spec["tasks"]) - 1, []
     pool, labels = self.source.tests(t, learner.mesh)

@@ -39,8 +39,6 @@ class Progress(Listener):
     self._bar: Any = None
 
   def begin(self, learner: Learner, state: State) -> None:
-    if self._bar is not None:
-      return
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
       from tqdm.auto import tqdm
