@@ -82,12 +82,13 @@ def looks(paths: Sequence[str]) -> list[dict[str, str]]:
   """How the page names and draws runs in different folders; up to 48 runs all look different.
 
   Returns:
-    {"label": the path below the folder that all are in; "colour", "dash"}.
+    {"label": the path below the folder that all local ones are in, or the address; "colour", "dash"}.
   """
-  root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+  local = {path: os.path.abspath(path) for path in paths if not run_files.is_address(path)}
+  root = os.path.commonpath([os.path.dirname(path) for path in local.values()]) if local else ""
   num = len(_COLOURS)
-  return [dict(label=os.path.relpath(path, root), colour=_COLOURS[i % num], dash=_DASHES[i // num % len(_DASHES)])
-          for i, path in enumerate(paths)]
+  return [dict(label=os.path.relpath(local[path], root) if path in local else path, colour=_COLOURS[i % num],
+               dash=_DASHES[i // num % len(_DASHES)]) for i, path in enumerate(paths)]
 
 
 def shown(run: View) -> dict[str, Any]:

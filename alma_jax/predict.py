@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from alma_jax import commands
 from alma_jax import config as configs
-from alma_jax.data import task_streams
+from alma_jax.data import task_names
 from alma_jax.errors import BadInput
 from alma_jax.predictors import answers, folder
 from alma_jax.store import local_copy, run_files
@@ -78,7 +78,7 @@ def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | N
                    "that alma export has written.")
   place: pathlib.Path | None = path / "predictor"
   if args.task is not None:
-    number = None if record.accuracies is None else task_streams.number_of(args.task, record.graph.names)
+    number = None if record.accuracies is None else task_names.number_of(args.task, record.graph.names)
     place = None if number is None else folder.of_task(path / "predictor", number)
   if place is not None and record.fields.get("log.predictor") and folder.holds_predictor(place):
     return folder.read(place), place
@@ -95,7 +95,7 @@ def _check_task(stored: folder.Stored, task: str | None, place: str) -> None:
     return
   if not known:
     raise BadInput(f"the predictor in {place} knows no tasks; leave --task={task} out.")
-  if not task_streams.is_meant(task, known["number"], known["name"]):
+  if not task_names.is_meant(task, known["number"], known["name"]):
     raise BadInput(f"the predictor in {place} is that of task {known['number']} ({known['name']!r}), not of {task!r}; "
                    "leave --task out, or give the run folder.")
 

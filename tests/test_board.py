@@ -2,6 +2,7 @@
 import contextlib
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -121,6 +122,8 @@ def test_every_run_has_a_row_and_a_look_of_its_own(tmp_path):
   many = board.looks([f"runs/{i}" for i in range(48)])
   assert len({(look["colour"], look["dash"]) for look in many}) == 48
   assert [look["label"] for look in board.looks(["runs/a", "runs/b/c"])] == ["a", "b/c"]
+  mixed = ["runs/a", os.path.abspath("runs/b"), "s3://bucket/c"]
+  assert [look["label"] for look in board.looks(mixed)] == ["a", "b", "s3://bucket/c"]
 
 
 def test_long_curves_are_thinned_and_keep_their_ends():

@@ -50,7 +50,7 @@ def test_an_old_run_does_not_go_on_and_can_be_overwritten(tmp_path):
     alma_jax.run(config(), tmp_path)
   assert str(refused.value) == REFUSAL.format(tmp_path)
   alma_jax.run(config(), tmp_path, overwrite=True)
-  assert json.loads((tmp_path / "config.json").read_text())["format"] == 2
+  assert json.loads((tmp_path / "config.json").read_text())["format"] == 3
 
 
 @pytest.mark.parametrize("command", [

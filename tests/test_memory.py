@@ -13,9 +13,9 @@ from alma_jax import config as configs
 from alma_jax.config.registry import LEARNERS
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification
-from alma_jax.runs import memory, settings
+from alma_jax.runs import memory_check, settings
 
-NOTHING = memory.Limits(1, None)
+NOTHING = memory_check.Limits(1, None)
 
 ALONE = [learner for learner in LEARNERS["images"] if learner != "expert"]  # which needs the gate of an hmoe
 
@@ -26,7 +26,7 @@ def num_bytes(tree):
 
 def parts(setting):
   """{what: bytes} of a run on a CPU."""
-  held = memory.Held(setting, apart=False)
+  held = memory_check.Held(setting, apart=False)
   return {part.what: part.host for part in (held.data(), held.batches(), *held.training())}
 
 
@@ -52,14 +52,14 @@ def text_setting(folder, learner="sm", **changes):
 
 def assert_judged(setting):
   """The run fits into this machine, and not into one byte. The prediction covers all parameters."""
-  memory.check(setting)
-  predicted, state = parts(setting), memory.untrained(setting.learner)
+  memory_check.check(setting)
+  predicted, state = parts(setting), memory_check.untrained(setting.learner)
   variables = predicted["the network's variables and their optimiser"]
-  assert 4 * setting.learner.cost(state).num_params < variables < sum(predicted.values()) < memory.host_memory()
-  assert 0 < memory.Held(setting, apart=False).least_variables().host <= variables
+  assert 4 * setting.learner.cost(state).num_params < variables < sum(predicted.values()) < memory_check.host_memory()
+  assert 0 < memory_check.Held(setting, apart=False).least_variables().host <= variables
   assert predicted["the output of one layer"] > 0
   with pytest.raises(BadInput, match="the run needs at least .* of memory, but there are 1 bytes"):
-    memory.check(setting, NOTHING)
+    memory_check.check(setting, NOTHING)
 
 
 def assert_held(setting):
@@ -90,7 +90,7 @@ def test_tasks(learner):
   config = configs.tasks(learner, "digits")
   config.update_from_flattened_dict({"stream.num_megabatches": 3, "model.width": 8, "train.epochs": 2, "devices": 1})
   setting = settings.prepare(configs.parse(config))
-  memory.check(setting)
+  memory_check.check(setting)
   found, num_pairs = parts(setting), setting.config.train.num_pairs
   # of an MLP of width 8 on 8x8 pixels in one channel with a head of the largest task, for every pair
   classes = setting.facts.problem.num_outputs
@@ -98,7 +98,7 @@ def test_tasks(learner):
   assert found["the network's variables and their optimiser"] > 4 * num_pairs * params
   assert found["the data set"] >= 64 * max(info.num_train + info.num_val for info in setting.protocol.source.data.infos)
   with pytest.raises(BadInput, match="the run needs at least .* of memory, but there are 1 bytes"):
-    memory.check(setting, NOTHING)
+    memory_check.check(setting, NOTHING)
 
 
 @pytest.mark.parametrize("learner", ["sm", "umix", "moe", "ff"])
@@ -160,16 +160,16 @@ def test_what_overwrites_a_finished_run_is_refused_as_well(tmp_path, arrays):
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
 def test_language_models_that_cannot_fit(text, changes, sentence):
   with pytest.raises(BadInput, match=sentence):
-    memory.check(text_setting(text, **changes), memory.Limits(10**9, None))
+    memory_check.check(text_setting(text, **changes), memory_check.Limits(10**9, None))
 
 
 def test_devices_have_limits_of_their_own():
   setting = setting_of("ens")
-  memory.check(setting, memory.Limits(math.inf, math.inf))
+  memory_check.check(setting, memory_check.Limits(math.inf, math.inf))
   with pytest.raises(BadInput, match="at least .* of memory on each device, but there are 10 kB"):
-    memory.check(setting, memory.Limits(math.inf, 10_000))
+    memory_check.check(setting, memory_check.Limits(math.inf, 10_000))
   with pytest.raises(BadInput, match="at least .* of memory, but there are 10 kB; .* for the batches"):
-    memory.check(setting, memory.Limits(10_000, math.inf))
+    memory_check.check(setting, memory_check.Limits(10_000, math.inf))
 
 
 def test_what_cannot_be_traced_is_judged_by_the_config_alone(monkeypatch):
@@ -186,14 +186,14 @@ def test_what_cannot_be_traced_is_judged_by_the_config_alone(monkeypatch):
 
   for made in (init_by_mask, init):
     monkeypatch.setattr(setting.learner, "init", made)
-    assert memory.untrained(setting.learner) is None
-  memory.check(setting)
+    assert memory_check.untrained(setting.learner) is None
+  memory_check.check(setting)
   with pytest.raises(BadInput, match="120 kB are for the network"):  # 3 copies of 100 x 100 weights
-    memory.check(setting, NOTHING)
+    memory_check.check(setting, NOTHING)
 
 
 def test_limits_of_control_groups(tmp_path, monkeypatch):
-  physical = memory.host_memory(tmp_path)
+  physical = memory_check.host_memory(tmp_path)
   proc = tmp_path / "proc/self"
   proc.mkdir(parents=True)
   for cgroup, file, limit in (("0::/a/b", "sys/fs/cgroup/a/b/memory.max", "max"),
@@ -206,9 +206,9 @@ def test_limits_of_control_groups(tmp_path, monkeypatch):
     (tmp_path / file).write_text(limit + "\n")
     expected = {"5000000": 5_000_000, "4000000": 4_000_000, "3000000": 3_000_000}.get(limit)
     if limit != str(2**63 - 4096):
-      assert memory.host_memory(tmp_path) == (expected or physical)
+      assert memory_check.host_memory(tmp_path) == (expected or physical)
   monkeypatch.setattr(resource, "getrlimit", lambda which: (2_000_000, 2_000_000))
-  assert memory.host_memory(tmp_path) == 2_000_000
+  assert memory_check.host_memory(tmp_path) == 2_000_000
 
 
 def test_mapped_arrays_need_no_memory(tmp_path):

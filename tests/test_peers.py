@@ -15,7 +15,7 @@ from alma_jax.errors import BadInput
 from alma_jax.parallel import channel as connections
 from alma_jax.parallel import peers
 from alma_jax.parallel.channel import Channel
-from alma_jax.runs import experiment, memory
+from alma_jax.runs import experiment, memory_check
 from alma_jax.store import run_folder
 
 
@@ -127,7 +127,7 @@ def test_data_and_devices_are_compared_before_the_first_collective(tmp_path, arr
       return method(*args)
     return call
 
-  monkeypatch.setattr(memory, "check", later(memory.check))
+  monkeypatch.setattr(memory_check, "check", later(memory_check.check))
   monkeypatch.setattr(run_folder.RunFolder, "claim", later(run_folder.RunFolder.claim))
   alma_jax.run(small_config(), tmp_path, data=arrays)
 

@@ -15,7 +15,7 @@ from test_serve import ask, serving
 
 import alma_jax
 from alma_jax import evaluate
-from alma_jax.data import task_streams
+from alma_jax.data import task_names, task_streams
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 from alma_jax.predictors import folder
@@ -122,10 +122,10 @@ def test_commands_answer_for_a_task(finished, tmp_path):
 
 def test_a_text_that_is_a_name_is_that_name_even_if_it_is_a_number(finished, tmp_path):
   names = ["2", "1", "3 more"]
-  assert [task_streams.number_of(task, names) for task in ("2", "1", 2, 1, "3", np.int64(3), "3 more")] == [
+  assert [task_names.number_of(task, names) for task in ("2", "1", 2, 1, "3", np.int64(3), "3 more")] == [
       0, 1, 1, 0, 2, 2, 2]
-  assert {task_streams.number_of(task, names) for task in (True, 0, 4, "0", "4", "x", None, 1.0, "-1")} == {None}
-  assert [task_streams.is_meant(task, 2, "1") for task in ("1", 2, "2", 1, True)] == [True, True, True, False, False]
+  assert {task_names.number_of(task, names) for task in (True, 0, 4, "0", "4", "x", None, 1.0, "-1")} == {None}
+  assert [task_names.is_meant(task, 2, "1") for task in ("1", 2, "2", 1, True)] == [True, True, True, False, False]
   run = alma_jax.load_run(finished)
   with pytest.raises(BadInput, match="task=True is none of the 3 tasks"):
     run.predict(X, task=True)

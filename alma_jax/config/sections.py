@@ -64,8 +64,8 @@ class DataSet(Section):
     """Whether the first run downloads the data, which their costs are predicted without."""
     return False
 
-  def covered(self, t: int) -> str:
-    """What the fingerprint of the data that mega-batches 1 to t are from is a hash of."""
+  def coverage(self, t: int) -> str:
+    """Says which data the fingerprint after mega-batch t is a hash of."""
     del t
     return "the whole data set; the config (see config_sha256) decides which part had arrived by this mega-batch"
 
@@ -75,7 +75,7 @@ class DataSet(Section):
     Args:
       config: of the run.
       form: data.form.Form of the images that its predictor takes.
-      entries: function of an entry's path -> what it returns for each entry of a live stream that the run has used.
+      entries: calls its argument, a reader of paths, for each entry of a live stream that the run has used.
     """
     del config, entries
     examples: Iterable[Any] = self.load().x_train.astype(form.dtype, copy=False)
@@ -110,7 +110,7 @@ class Live(DataSet):
   is_complete: ClassVar[bool] = False
   max_examples = 0  # examples that an entry may hold; 0: no limit
 
-  def covered(self, t: int) -> str:
+  def coverage(self, t: int) -> str:
     return f"mega-batches 1 to {t}, listed in stream.jsonl in the run folder, and the files beside the folder stream"
 
   def check(self, config: Any) -> None:

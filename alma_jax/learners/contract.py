@@ -1,6 +1,6 @@
 """The contract between a run and a learner.
 
-A learner decides how networks are grown, trained and combined. It never sees the test set. A run (runs/experiment.py)
+A learner decides how networks are grown, trained and combined. It never sees the test set. A run (runs/loop.py)
 hands it one stage after another and asks it for contributions to predictions.
 
 The life of a stage: `grow`, `training`, the training loop (training/loop.py), `finish`; and all of that again unless
@@ -215,7 +215,7 @@ class Context:
 
   Attributes:
     config: schema.RunConfig.
-    task: see problems/contract.py.
+    problem: see problems/contract.py.
     example_shape: shape of one input; for text (L + 1,).
     max_val: validation examples of the largest stage.
     num_train: training examples of the first stage. None if the learner is only read and never trained.

@@ -186,7 +186,7 @@ def contribute(network: Any, problem: Any, mesh: Mesh, combine: str, variables: 
 
   Args:
     network: models.Network or Mixture of each member.
-    task: see problems/contract.py.
+    problem: see problems/contract.py.
     mesh: devices, each of which holds all variables. A batch that is sharded over devices stays sharded.
     combine: see the problem's `contribution`; or "features" of images: the inputs of the last layer instead.
     variables: stacked Variables [M, ...].

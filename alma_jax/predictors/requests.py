@@ -8,7 +8,7 @@ import numpy as np
 
 from alma_jax.data import examples, image_file
 from alma_jax.data.form import Form
-from alma_jax.data.task_streams import is_meant
+from alma_jax.data.task_names import is_meant
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 from alma_jax.messages import brief

@@ -89,7 +89,7 @@ class LiveImages(LiveSource, classification.Images):
     self._config, self._reader = config, live_entries.ImageReader(
         folder, config.seed, section.image_size, section.image_column, section.label_column)
     self.has_test = self._reader.test is not None
-    if config.stream.untrained_error == "model" and not self.has_test:
+    if config.stream.untrained_error == "model" and self._reader.test is None:
       raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_entries.TEST)!r}; give one, "
                      "or set stream.untrained_error=chance.")
     self._open(config, self._reader, run)

@@ -236,5 +236,5 @@ def visits(tasks: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def _replays(config: schema.TaskConfig) -> bool:
-  options: Any = config.learner  # task_options.TaskOptions
+  options: Any = config.learner  # task_sections.TaskOptions
   return bool(options.replays)

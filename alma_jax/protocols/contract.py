@@ -59,7 +59,7 @@ class Prepared(NamedTuple):
   notes: Entry = {}  # noqa: RUF012
 
 
-class Trained(NamedTuple):
+class TrainedStage(NamedTuple):
   """A trained stage, for measurements that repeat a part of the training (`log.lca`).
 
   Attributes:
@@ -139,11 +139,16 @@ class State:
   train_total: str = ""
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
+  _ends: list[int] = dataclasses.field(default_factory=list)
+  _num_read: int = 0  # lines that `_ends` covers
 
   @property
   def ends(self) -> tuple[int, ...]:
     """The mega-batches after which the learner was trained, counted from 1. Their lines are never removed."""
-    return metrics.ends(self.lines)
+    self._num_read = min(self._num_read, len(self.lines))
+    self._ends += metrics.ends(self.lines[self._num_read:])
+    self._num_read = len(self.lines)
+    return tuple(self._ends)
 
   def adopt(self, meta: Entry) -> None:
     """Merges `meta` into the state's own, for the learner that predicts from now on."""
@@ -272,7 +277,7 @@ class Protocol:
     """The examples of the stage `ends`; `meta` comes from the State before it."""
     raise _missing(type(self), "stage(self, ends, learner, meta)")
 
-  def test(self, learner: Learner, state: State, trained: Trained) -> Entry:
+  def test(self, learner: Learner, state: State, trained: TrainedStage) -> Entry:
     """Results on the test set after a stage, as entries for metrics.jsonl; empty without a test set.
 
     Nothing outside the protocol sees test data. May replace `state.joined`. `state.lines` does not have the line yet.

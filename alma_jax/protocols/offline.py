@@ -15,7 +15,7 @@ from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import say
 from alma_jax.problems import classification, contract, language_modeling
 from alma_jax.protocols import drift
-from alma_jax.protocols.contract import Arrival, Facts, Joined, Prepared, Protocol, Sizes, State, Trained
+from alma_jax.protocols.contract import Arrival, Facts, Joined, Prepared, Protocol, Sizes, State, TrainedStage
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry
 
@@ -128,7 +128,7 @@ class Offline(Protocol):
   def _is_last(self, t: int) -> bool:
     return t == self.source.megabatches.num
 
-  def test(self, learner: Learner, state: State, trained: Trained | None) -> Entry:
+  def test(self, learner: Learner, state: State, trained: TrainedStage | None) -> Entry:
     """Contributions of blocks that never change again are joined once, and kept.
 
     Thus a growing ensemble costs as much to evaluate at its 50th stage as at its 5th.

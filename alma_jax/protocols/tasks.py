@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from alma_jax.config.fields import listed
-from alma_jax.data import task_streams
+from alma_jax.data import task_names
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
@@ -24,7 +24,7 @@ from alma_jax.protocols.contract import (
   Sizes,
   State,
   Told,
-  Trained,
+  TrainedStage,
 )
 from alma_jax.store import metrics, run_files
 from alma_jax.store.metrics import ACCURACIES, Entry
@@ -90,7 +90,7 @@ class Tasks(Protocol):
     pool, train, val = self.source.examples(number, learner.mesh)
     return Prepared(StageData(number, self.config.seed, pool, pool, train, val, len(train)))
 
-  def test(self, learner: Any, state: State, trained: Trained) -> Entry:
+  def test(self, learner: Any, state: State, trained: TrainedStage) -> Entry:
     """Error, loss in nats and the chosen metrics on the newest task, R[t, 1..t], and the learner's notes of the task.
 
     R[t, i] is the test accuracy on task i after task t. Where a new task changes no earlier prediction, the earlier
@@ -113,7 +113,7 @@ class Tasks(Protocol):
       entry[LCA] = self._lca(learner, trained, state.learner)
     return entry
 
-  def _lca(self, learner: Any, trained: Trained, after: LearnerState) -> float:
+  def _lca(self, learner: Any, trained: TrainedStage, after: LearnerState) -> float:
     """LCA@b of the newest task (Veniat et al., 2021): mean test accuracy after 0, 1, ..., b steps of the training."""
     t, accuracies = len(after.spec["tasks"]) - 1, []
     pool, labels = self.source.tests(t, learner.mesh)
@@ -174,7 +174,7 @@ class Tasks(Protocol):
     spec, tasks = state.learner.spec, state.meta["tasks"]
     learned = spec["tasks"]
     names = [entry["name"] for entry in tasks[:len(learned)]]
-    t = task_streams.number_of(task, names)
+    t = task_names.number_of(task, names)
     if t is None:
       given = "no task is given of" if task is None else f"task={task!r} is none of"
       raise BadInput(f"{given} the {len(names)} tasks that {named} has learned; give a number from 1 to "

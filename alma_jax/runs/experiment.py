@@ -15,7 +15,7 @@ from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.protocols.contract import State
-from alma_jax.runs import listeners, loop, memory, progress, results, settings
+from alma_jax.runs import listeners, loop, memory_check, progress, results, settings
 from alma_jax.runs.listeners import Listener
 from alma_jax.store import checkpoint, local_copy, mirror, remote, run_files
 from alma_jax.store.record import Record
@@ -68,7 +68,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
         devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
     sharding.connect()
     is_finished = not overwrite and (path / "summary.json").exists()
-    peers.together("memory", lambda: None if is_finished else memory.check(setting))
+    peers.together("memory", lambda: None if is_finished else memory_check.check(setting))
     cleanup.enter_context(_explained(functools.partial(_shortage, path)))
     folder = peers.together("run folder", lambda: cleanup.enter_context(RunFolder(
         path, sharding.is_main(), mirrored.address if mirrored else "")).claim(setting.identity, overwrite))

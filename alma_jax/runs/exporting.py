@@ -131,7 +131,7 @@ class Exporter:
         stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
         provenance=dict(
             run=self._path.name, dataset=config.dataset.name, data_fingerprint=Record(self._path).data_until(last["t"]),
-            data_covered=config.dataset.covered(last["t"]), config_sha256=configs.digest(config), seed=config.seed,
+            data_covered=config.dataset.coverage(last["t"]), config_sha256=configs.digest(config), seed=config.seed,
             **size, alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
 
 

@@ -24,13 +24,16 @@ _SHOWN = 60.0  # seconds after which TensorBoard sees an entry, at the latest wh
 
 
 class Listener:
-  """Base class of listeners. All processes call all methods in the same order; only process 0 shows or writes."""
+  """Base class of listeners. Those that several processes have are called by all of them in the same order."""
 
   def claimed(self, is_new: bool) -> None:
     """The run has claimed its folder and has not changed it yet; `is_new`: the folder has no lines yet."""
 
   def begin(self, learner: Learner, state: State) -> None:
-    """A session begins with this state, or continues with a new learner because new classes have arrived."""
+    """The session begins with this state."""
+
+  def relearned(self, learner: Learner, state: State) -> None:
+    """The session goes on with a new learner that takes over the state, because new classes or sizes have arrived."""
 
   def epoch(self, entry: Entry) -> None:
     """A line of train.jsonl was written."""
@@ -61,13 +64,16 @@ class Publisher(Listener):
 
   def begin(self, learner: Learner, state: State) -> None:
     """Publishes what is older than the last complete stage, as after `log.predictor` was switched on."""
-    ends = (*state.ends, *([state.arrival.t] if state.arrival else []))
-    self._exporter = exporting.Exporter(learner, self._protocol.facts(ends).problem, self._protocol.config,
-                                        self._folder.path)
+    self.relearned(learner, state)
     for shown in self._protocol.shown(learner, state) if state.stage and state.complete else ():
       number = (predictors.latest_version(self._folder.path / PREDICTOR / shown.name) or "").partition("-")[0]
       if sharding.agree(int(number) if number.isdecimal() else -1) < shown.stage:
         self._publish(shown, state)
+
+  def relearned(self, learner: Learner, state: State) -> None:
+    ends = (*state.ends, *([state.arrival.t] if state.arrival else []))
+    self._exporter = exporting.Exporter(learner, self._protocol.facts(ends).problem, self._protocol.config,
+                                        self._folder.path)
 
   def line(self, entry: Entry, learner: Learner, state: State) -> None:
     """Before the checkpoint: no saved stage is without its predictor."""
@@ -85,16 +91,15 @@ class Uploader(Listener):
   """Takes the folder to its store whenever the run is saved, beside the run, if it is the local copy of an address."""
 
   def __init__(self, mirror: Mirror):
-    self._mirror, self._began = mirror, False
+    self._mirror = mirror
 
   def claimed(self, is_new: bool) -> None:
     if is_new:
       self._mirror.take()  # later there are lines, which a folder without a checkpoint must not have in a store
 
   def begin(self, learner: Learner, state: State) -> None:
-    if (state.lines or state.arrival) and not self._began:
+    if state.lines or state.arrival:
       self._mirror.take()  # not before: only a sound moment of the run may replace what the store holds
-    self._began = True
 
   def check(self) -> None:
     self._mirror.check()
@@ -121,9 +126,8 @@ class Board(Listener):
     raise NotImplementedError
 
   def begin(self, learner: Learner, state: State) -> None:
-    if self._num_lines is None:
-      self._num_lines = state.num_train_lines
-      self.open(state)
+    self.open(state)
+    self._num_lines = state.num_train_lines
 
   def epoch(self, entry: Entry) -> None:
     assert self._num_lines is not None

@@ -18,7 +18,7 @@ from alma_jax.errors import BadInput, Diverged, Stopped
 from alma_jax.learners import contract, outputs, tuned
 from alma_jax.parallel import runtime, sharding
 from alma_jax.parallel.sharding import say
-from alma_jax.protocols.contract import Prepared, State, Trained
+from alma_jax.protocols.contract import Prepared, State, TrainedStage
 from alma_jax.runs import settings, snapshot
 from alma_jax.runs.listeners import Listener
 from alma_jax.runs.progress import COMPILING, Progress
@@ -199,7 +199,7 @@ class Session:
       self._checkpoints.renew_frozen()
       self._forget_programs()
     for listener in self._listeners:
-      listener.begin(self._setting.learner, now)
+      listener.relearned(self._setting.learner, now)
 
   # ------------------------------------------------------------------ a stage
 
@@ -221,7 +221,7 @@ class Session:
       now.complete, self._saved_in = complete, None
     now.adopt(prepared.meta)
     with self._shown.phase("evaluating"):
-      tested = self._setting.protocol.test(learner, now, Trained(growth.state, data))
+      tested = self._setting.protocol.test(learner, now, TrainedStage(growth.state, data))
     cost, grown = learner.cost(now.learner), growth.report
     grown_flops = 2 * grown.macs if grown.flops is None else grown.flops
     now.stage += 1

@@ -42,8 +42,6 @@ class Progress(Listener):
     self._bar: Any = None
 
   def begin(self, learner: Learner, state: State) -> None:
-    if self._bar is not None:
-      return
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
       from tqdm.auto import tqdm
@@ -117,6 +115,7 @@ class Progress(Listener):
 
   def training(self, stage: int) -> contextlib.AbstractContextManager[None]:
     """A context in which a stage, counted from 0, is trained; `line` says how long it took."""
+    self._val = None
     return sign(f"training stage {stage + 1}{self._of(' of ')}", self._lines, ends=False)
 
   def close(self) -> None:

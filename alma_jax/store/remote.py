@@ -266,9 +266,10 @@ class Remote:
                     getattr(error, "errno", None) == errno.EINVAL or getattr(error, "is_final", False))
         if is_final or not is_patient:
           raise Problem(reason(error), is_final) from error
-        if self._down_since is None:
-          self._down_since = max(began, self._answered)
-        lasts = time.monotonic() - min(began, self._down_since)
+        since = self._down_since  # another thread may reach the store at any moment
+        if since is None:
+          since = self._down_since = max(began, self._answered)
+        lasts = time.monotonic() - min(began, since)
         if lasts + pause > self._patience:
           raise Problem(reason(error), is_final) from error
         if lasts > 2 and not self._has_said:

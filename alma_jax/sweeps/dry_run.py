@@ -10,7 +10,7 @@ from alma_jax.data import tfds_folder
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
 from alma_jax.parallel import environment, machine
-from alma_jax.runs import memory, settings
+from alma_jax.runs import memory_check, settings
 from alma_jax.sweeps import states
 from alma_jax.sweeps.launch import LOCAL, Launcher, Plan
 
@@ -94,7 +94,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
       try:
         if here and training not in fitting:
           with cost.predicting():
-            memory.check(_setting(c))
+            memory_check.check(_setting(c))
           fitting.add(training)
         if run not in sizes:
           setting = _setting(c)  # says whether this network can be trained on this stream
@@ -102,7 +102,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
           if network not in macs:
             # The untrained state: only its shapes if the learner's init can be traced.
             with cost.predicting():
-              state = memory.untrained(setting.learner)
+              state = memory_check.untrained(setting.learner)
             state = state or setting.learner.init()
             with cost.predicting():
               macs[network] = setting.learner.cost(state).fwd_macs

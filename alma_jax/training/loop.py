@@ -199,7 +199,7 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
   num, num_val = int(batches.num_steps), -(-int(val.num_examples.max()) // spec.val_batch)
   done = _is_done(spec, rest)
 
-  def train(i: int, part: states.Trained, stop: int) -> tuple[states.Trained, Tree]:
+  def train(i: int, part: states.Stepped, stop: int) -> tuple[states.Stepped, Tree]:
     """Steps r..stop of part i, and its validation sums if they end a round."""
     number, sums = np.int32(i), None
     for s in range(r, stop):
@@ -233,7 +233,7 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
 _compiled: set[Any] = set()  # see _side_by_side
 
 
-def _side_by_side(spec: FitSpec, programs: Any, train: Callable[..., Any], parts: list[states.Trained]) -> list[Any]:
+def _side_by_side(spec: FitSpec, programs: Any, train: Callable[..., Any], parts: list[states.Stepped]) -> list[Any]:
   """train(i, part) of every part: in threads, if there is one device and the programs are compiled.
 
   XLA on a CPU runs the dispatches of one thread one after the other. Members in threads of their own train as fast as

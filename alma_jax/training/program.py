@@ -26,8 +26,8 @@ from alma_jax.training.state import (
   Member,
   Own,
   RoundSums,
+  Stepped,
   TrainBatches,
-  Trained,
   ValBatches,
   pad_members,
   predicting,
@@ -78,13 +78,13 @@ def advance(spec: FitSpec, state: LoopState, own: Own, batches: TrainBatches, va
 
 
 @functools.partial(jax.jit, static_argnames="spec")
-def take_apart(spec: FitSpec, trained: Trained) -> list[Trained]:
+def take_apart(spec: FitSpec, trained: Stepped) -> list[Stepped]:
   """The parts of the members that `step` trains.
 
   Where members are unrolled there is a part for each member of a device, and its leaves have an axis of the devices.
   Otherwise one part holds all members.
   """
-  def local(trained: Trained) -> list[Trained]:
+  def local(trained: Stepped) -> list[Stepped]:
     size = jax.tree.leaves(trained.sums)[0].shape[0]
     if not members.unroll(size):
       return [trained]
@@ -100,9 +100,9 @@ def put_together(spec: FitSpec, parts: list[Tree]) -> Tree:
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="part")
-def step(spec: FitSpec, part: Trained, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree) -> Trained:
+def step(spec: FitSpec, part: Stepped, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree) -> Stepped:
   """Step r of `batches` for part i, outside of any loop."""
-  def local(part: Trained, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree) -> Trained:
+  def local(part: Stepped, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree) -> Stepped:
     train = lambda trained, mine, where, *count: _train_step(
         spec, trained, mine, spec.problem.take(pool, *where), batches, r, pool, *count)
     return _of_part(train, part, i, own, _taken(batches, r), *_own_counts(spec, batches, r))
@@ -123,7 +123,7 @@ def validate(spec: FitSpec, variables: Variables, i: Array, sums: Tree, val: Val
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="rest")
-def select(spec: FitSpec, parts: list[Trained], rest: LoopState, sums: list[Tree], val: ValBatches
+def select(spec: FitSpec, parts: list[Stepped], rest: LoopState, sums: list[Tree], val: ValBatches
            ) -> tuple[LoopState, Tree, Tree]:
   """Ends a round.
 
@@ -137,7 +137,7 @@ def select(spec: FitSpec, parts: list[Trained], rest: LoopState, sums: list[Tree
   Returns:
     (the rest, the sums over the round's training batches, those over the validation batches).
   """
-  def local(parts: list[Trained], rest: LoopState, sums: list[Tree], val: ValBatches) -> tuple[LoopState, Tree, Tree]:
+  def local(parts: list[Stepped], rest: LoopState, sums: list[Tree], val: ValBatches) -> tuple[LoopState, Tree, Tree]:
     joint = _joined(sums)
     state = rest._replace(members=rest.members._replace(**_joined(parts)._asdict()))
     state, train = _end_round(spec, _Stack(jax.tree.leaves(joint)[0], unrolled=False), state, joint, val)
@@ -238,8 +238,8 @@ def _own_counts(spec: FitSpec, batches: TrainBatches, r: Array) -> tuple[Array, 
   return (batches.num_examples[r],) if spec.own_examples else ()
 
 
-def _train_step(spec: FitSpec, member: Trained, mine: Own, batch: Tree, batches: TrainBatches, r: Array,
-                pool: Tree, own_count: Array | None = None) -> Trained:
+def _train_step(spec: FitSpec, member: Stepped, mine: Own, batch: Tree, batches: TrainBatches, r: Array,
+                pool: Tree, own_count: Array | None = None) -> Stepped:
   """One optimiser step of one member with its batch of step r; a member without examples stays as it is."""
   count, size = batches.num_examples[r] if own_count is None else own_count, jax.tree.leaves(batch)[0].shape[0]
   offset = jax.lax.axis_index(DATA) * size
@@ -278,7 +278,7 @@ def _train_step(spec: FitSpec, member: Trained, mine: Own, batch: Tree, batches:
   average = member.average
   if average is not None and batches.blend is not None:  # also of a member that stays: it is averaged over all steps
     average = jax.tree.map(functools.partial(_blended, batches.blend[r]), average, now)
-  return Trained(now, opt, sums, average)
+  return Stepped(now, opt, sums, average)
 
 
 def _blended(share: Array, old: Array, new: Array) -> Array:

@@ -54,7 +54,7 @@ class Member(NamedTuple):
   best_last: Variables | None = None
 
 
-class Trained(NamedTuple):
+class Stepped(NamedTuple):
   """What a training step changes of a Member; see there."""
   now: Variables
   opt: Tree
@@ -133,12 +133,12 @@ class RoundSums(NamedTuple):
   first: AnyArray
 
 
-def trained_of(member: Member) -> Trained:
+def trained_of(member: Member) -> Stepped:
   """What a training step changes."""
-  return Trained(member.now, member.opt, member.sums, member.average)
+  return Stepped(member.now, member.opt, member.sums, member.average)
 
 
-def predicting(member: Member | Trained) -> Variables:
+def predicting(member: Member | Stepped) -> Variables:
   """The Variables that are validated and selected."""
   return member.now if member.average is None else member.average
 
