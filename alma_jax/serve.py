@@ -4,6 +4,7 @@
                   application/octet-stream, the bytes of examples; image/..., one image file;
                   for a language model application/json {"texts": ["...", ...]}
                   -> {"classes": [...], "probabilities": [[...], ...], "predictor": VERSION or null}
+  GET /           a page to draw a digit, drop an image or type a text, and see the answer
   GET /healthz    which predictor answers, and how good it was
   GET /metrics    for Prometheus
 

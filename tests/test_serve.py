@@ -91,6 +91,15 @@ def test_an_exported_predictor_has_no_version(run, tmp_path):
     assert ask(port, {"inputs": blobs(1)[0].tolist()})[1]["predictor"] is None
 
 
+def test_the_page_needs_what_the_service_answers(port):
+  """The page loads nothing from elsewhere, and reads these entries."""
+  status, page = ask(port, path="/")
+  assert (status, page.count("<html"), "http" in page.replace("http-equiv", "")) == (200, 1, False)
+  health = ask(port, path="/healthz")[1]
+  assert {"example_shape", "dtype", "normalization", "class_names", "megabatch", "metrics"} <= set(health)
+  assert set(re.findall(r"facts\.(\w+)", page)) <= set(health)
+
+
 def test_health_and_metrics(run, port):
   status, health = ask(port, path="/healthz")
   assert (status, health["status"], health["stage"], health["classes"]) == (200, "ok", 1, 3)

@@ -1,4 +1,4 @@
-"""The HTTP service of a predictor: /predict, /healthz and /metrics.
+"""The HTTP service of a predictor: /predict, /healthz, /metrics, and a page that tries it.
 
 A request sends examples, never a path or a pickle. The predictor is replaced between two requests: the new one is
 loaded, compiled and tried in a thread while the old one answers.
@@ -110,7 +110,8 @@ class Service:
   def health(self) -> dict[str, Any]:
     """What GET /healthz answers."""
     facts = self._ready[0].facts
-    names = ("stage", "megabatch", "task", "input", "classes", "class_names", "metrics")
+    names = ("stage", "megabatch", "task", "input", "classes", "class_names", "metrics", "example_shape", "dtype",
+             "normalization")
     kept = {name: facts.get(name) for name in names}
     return dict(status="ok", predictor=self._ready[0].version or None, max_batch=self._max_batch, **kept)
 
@@ -153,6 +154,11 @@ def app(service: Service) -> FastAPI:
   async def metrics(_: Request) -> Response:
     return Response(prometheus.generate_latest(service.registry), media_type=prometheus.CONTENT_TYPE_LATEST)
 
+  async def page(_: Request) -> Response:
+    return Response(content, media_type="text/html")
+
+  content = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+  made.add_route("/", page, methods=["GET"])
   made.add_route("/predict", service.predict, methods=["POST"])
   made.add_route("/healthz", health, methods=["GET"])  # also answers HEAD, unlike @made.get
   made.add_route("/metrics", metrics, methods=["GET"])
