@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Draws the pictures of the documentation anew, without a network.
 #     benchmarks/pictures.sh RUNS      RUNS: a folder for the runs; finished ones are not run again
-# The others need more: docs/images/nights.png needs MNIST (its command is in docs/live.md), and board.png and
-# gallery/demo.png are screenshots of `alma board` and `alma demo`.
+# The others need more: docs/images/nights.png needs MNIST (its command is in docs/live.md), and board.png,
+# gallery/demo.png and gallery/serve.png are screenshots of `alma board`, `alma demo` and `alma serve`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=$1

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parents[1]
 COMMANDS = ("main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
-            "board")
+            "board", "demo")
 # Pages made from files beside docs/: {page: file}.
 COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 FINDINGS = "results/README.md"

@@ -19,7 +19,7 @@ LAYERS = ("version", "errors", "messages", "extras", "files", "web", "types", "k
           "commands", "parallel", "data", "models", "problems", "training", "growth", "learners", "predictors", "store",
           "protocols", "runs", "sweeps", "reports", "monitor")
 COMMANDS = ("__init__", "cli", "main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve",
-            "status", "compare", "board")  # they may import anything
+            "status", "compare", "board", "demo")  # they may import anything
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
          for path in sorted((ROOT / "alma_jax").rglob("*.py"))}
 
