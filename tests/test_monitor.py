@@ -61,12 +61,12 @@ def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):
   (run / "summary.json").unlink()
   row = view.cells(view.view(run))
   assert row["learner"] == "independent on digits"
-  assert (row["seen"], row["error"]) == ("2 of 2 tasks", "0.1 on the last task")
+  assert (row["seen"], row["error"]) == ("2 of 2", "0.1 on the last task")
   assert row["notes"].startswith("average accuracy 0.75, ")
   (run / "metrics.jsonl").unlink()
   assert view.view(run).record.unit == "tasks"
   row = view.cells(view.view(run))
-  assert (row["seen"], row["notes"]) == ("0 of 2 tasks", "nothing saved")
+  assert (row["seen"], row["notes"]) == ("0 of 2", "nothing saved")
 
 
 def test_the_gate_of_a_mixture_is_not_dead(tmp_path):

@@ -169,7 +169,7 @@ def cells(run: View) -> dict[str, str]:
   if run.state not in (FINISHED, PUBLISHED):
     notes.append("nothing saved" if run.saved is None else f"saved {duration(max(time.time() - run.saved, 0))} ago")
   return {"run": run_files.shown(record.path), "state": run.state, "learner": run.name,
-          "seen": f"{len(record.lines)}{of(record.total)}{' tasks' * (record.unit == 'tasks')}",
+          "seen": f"{len(record.lines)}{of(record.total)}",
           "trainings": f"{len(run.stages)}{of(run.num_stages)}" if _SCHEDULE in record.fields else "", "error": error,
           "before use": "" if run.mean_prequential is None else f"{run.mean_prequential:.4g}",
           "notes": ", ".join(notes)}
