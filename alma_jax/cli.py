@@ -78,7 +78,8 @@ def _main(args: Sequence[str]) -> None:
       raise BadInput(f"no field has {pattern!r} in its name or meaning; `alma fields` lists all of them.")
     commands.show(fields)
   else:
-    raise BadInput(f"there is no command {' '.join(args)!r}; the commands are {', '.join(_MODULES)}, list, "
+    close = registry.meant(args[0], [*_MODULES, "list", "fields"])
+    raise BadInput(f"there is no command {' '.join(args)!r}{close}; the commands are {', '.join(_MODULES)}, list, "
                    "fields and --version.")
 
 

@@ -480,9 +480,9 @@ def axes(field, words, points):
 
 X4, Y4 = blobs(4, seed=2)
 OTHERS = [
-    ("alma rum", "'rum'", "the commands are run, sweep,"),
+    ("alma rum", "'rum' (did you mean 'run'?)", "the commands are run, demo, sweep,"),
     ("alma list learners", "'learners'", "the package's configs: cifar, digits,"),
-    ("alma --config=digits:ens", "'--config=digits:ens'", "the commands are run, sweep,"),
+    ("alma --config=digits:ens", "'--config=digits:ens'", "the commands are run, demo, sweep,"),
     ("sample", "--workdir", "--help lists the arguments"),
     ("sample --workdir={tmp}/done", "done", "writes no text", finished),
     ("export --workdir={tmp}", "{tmp}", "there is no run"),
