@@ -116,7 +116,7 @@ def _verdict(measure: Measure, errors: Shared, first: Record, second: Record) ->
   name = ("prequential " if measure.is_prequential else "") + ("CER" if is_sum else f"mean {measure.metric}")
   results = [sum(values) / (1 if is_sum else len(values)) for values in (errors.first, errors.second)]
   costs = [sum(line["fwd_macs"] for line in run.lines[:errors.t[-1]]) for run in (first, second)]
-  rows = [["", name, f"last {measure.metric}", "multiply-adds", "parameters", ""]]
+  rows = [["", name, f"last {measure.name}", "multiply-adds", "parameters", ""]]
   for letter, run, result, last, cost in zip("AB", (first, second), results, (errors.first[-1], errors.second[-1]),
                                              costs):
     rows.append([letter, f"{result:.4f}", f"{last:.4f}", brief_number(cost),
