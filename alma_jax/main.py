@@ -189,7 +189,8 @@ def _report(run: "Run") -> str:
   told = protocols.of(config).told(config, summary, run.lines)
   rows = [(told.measured, told.curve), ("score", f"{told.value}   {told.meaning}"),
           ("cost", f"{brief_number(summary['cumulative_fwd_macs'])} multiply-adds · {run.lines[-1]['num_params']:,} "
-                   f"parameters · {duration(summary['wall_seconds'])}, {duration(compiling)} of it compiling"
+                   f"parameters · {duration(summary['wall_seconds'])} on {summary['device']}, {duration(compiling)} of it "
+                   "compiling"
                    + " (cached next time)" * (compiling >= 1))]
   links = [("picture", f"{folder}/curve.png"),
            ("next", f"{commands.written('compare')} {folder} ANOTHER_RUN"),

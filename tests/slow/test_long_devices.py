@@ -39,7 +39,7 @@ def test_members_share_the_cores_by_default(tmp_path):
   command = [sys.executable, "-m", "alma_jax.main", f"--config={ROOT}/configs/digits.py:ens",
              "--config.train.epochs=1", f"--workdir={tmp_path}/main"]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-  assert f"on {expected}\n" in done.stdout
+  assert f" s on {expected}, " in done.stdout
 
 
 @pytest.mark.parametrize("patience", [0, 2])
