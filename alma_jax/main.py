@@ -187,11 +187,11 @@ def _report(run: "Run") -> str:
   summary, config, folder = run.summary or {}, run.config, run_files.shown(run.path)
   compiling = summary["compile_seconds"]
   told = protocols.of(config).told(config, summary, run.lines)
+  seconds = (f"{duration(summary['wall_seconds'])} on {summary['device']}, {duration(compiling)} of it compiling"
+             + " (cached next time)" * (compiling >= 1))
   rows = [(told.measured, told.curve), ("score", f"{told.value}   {told.meaning}"),
           ("cost", f"{brief_number(summary['cumulative_fwd_macs'])} multiply-adds · {run.lines[-1]['num_params']:,} "
-                   f"parameters · {duration(summary['wall_seconds'])} on {summary['device']}, {duration(compiling)} of it "
-                   "compiling"
-                   + " (cached next time)" * (compiling >= 1))]
+                   f"parameters · {seconds}")]
   links = [("picture", f"{folder}/curve.png"),
            ("next", f"{commands.written('compare')} {folder} ANOTHER_RUN"),
            ("", f"{commands.written('board')} {run_files.shown(run.path.parent)}")]
