@@ -123,7 +123,7 @@ def command(work: Callable[[Sequence[str] | None], int | None]) -> Callable[...,
   """Makes the `main` of a command, which returns its exit code, see `exit_code`.
 
   Args:
-    work: the command. Its argument are the command line's; None: those of the process.
+    work: the command. It takes the arguments of the command line; None: the process's own.
   """
   @functools.wraps(work)
   def main(argv: Sequence[str] | None = None) -> int:

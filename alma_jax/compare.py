@@ -76,8 +76,8 @@ def text(first: Record, second: Record) -> str:
     raise BadInput(f"{first.path} is a run on {first.unit}, and {second.path} one on {second.unit}; compare runs of "
                    "one kind.")
   if metric != second.metric:
-    raise BadInput(f"the metric of {first.path} is {metric}, but that of {second.path} is {second.metric}; "
-                   "compare runs of one kind.")
+    raise BadInput(f"{first.path} measures {metric}, but {second.path} measures {second.metric}; compare runs of one "
+                   "kind.")
   measure = _measure(first, second)
   errors = shared(first, second, measure.key)
   if not errors.t:
@@ -149,10 +149,10 @@ def _differences(first: Record, second: Record) -> list[str]:
       "The configurations are equal."]
   entries = [[entry["content"] for entry in run.entries] for run in (first, second)]
   if "the contents of the data" in differences or any(a != b for a, b in zip(*entries)):
-    lines.append(f"A and B are runs on different data: their {first.unit} are no pairs, and the differences below are "
-                 "also those of the data.")
+    lines.append(f"A and B have different data, so their {first.unit} do not form pairs: the differences below come "
+                 "from the data, too.")
   elif not all(entries) and any(first.fields.get(field) != second.fields.get(field) for field in _CUTS):
-    lines.append("A and B cut the data into different mega-batches, which are no pairs.")
+    lines.append("A and B cut the data into different mega-batches, which do not form pairs.")
   return lines
 
 

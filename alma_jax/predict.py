@@ -89,7 +89,7 @@ def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | N
 
 
 def _check_task(stored: folder.Stored, task: str | None, place: str) -> None:
-  """Raises BadInput if a predictor is not that of a task."""
+  """Raises BadInput if the predictor answers for another task."""
   known = folder.parse(stored.files[folder.FACTS]).get("task")
   if task is None:
     return

@@ -119,7 +119,7 @@ def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
   compared = lambda: compare.text(Record(first), Record(tmp_path / "c"))
   assert "different" not in compared()
   (tmp_path / "c/stream.jsonl").write_text('{"content": "x"}\n{"content": "other"}\n')
-  assert "A and B are runs on different data" in compared()
+  assert "A and B have different data" in compared()
 
 
 @pytest.mark.parametrize(("args", "sentence"), [

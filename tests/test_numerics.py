@@ -179,3 +179,11 @@ def test_waiting_repeats_the_last_error():
   assert line["error"] == 0.2
   assert (line["num_params"], line["predict_macs"]) == (10, 3)
   assert (line["updated"], line["fwd_macs"], line["train_flops"], line["stage"]) == (False, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("line", "is_prequential"), [
+    (dict(error=0.1), False), (dict(error=0.1, loss=0.2, prequential_error=0.3), False),
+    (dict(error=0.1, loss=None), False),  # of a protocol that tests, and measures no loss
+    (dict(error=0.1, loss=None, prequential_error=0.3), True)])
+def test_what_the_lines_of_a_run_were_measured_on(line, is_prequential):
+  assert metrics.measure("error", [line | {"updated": True}]) == metrics.Measure("error", is_prequential)

@@ -178,7 +178,7 @@ def test_the_end_of_a_process_is_noticed(ended, capfd, leaving):
     assert "error: process 1 has stopped: there are no data." in said
   else:
     assert ended[0] == 1
-    assert "has ended unexpectedly; the same command goes on" in said
+    assert "has ended unexpectedly; run the command again, and it continues" in said
 
 
 def test_a_wait_names_the_missing_processes_and_ends(monkeypatch, capfd):

@@ -45,7 +45,7 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
   process.terminate()
   _, said = process.communicate(timeout=60)
   assert process.returncode == 143, said
-  assert "the same command goes on from there" in said
+  assert "run the command again, and it continues from there" in said
   assert any(p.name.isdigit() for p in (tmp_path / "checkpoints").iterdir())
 
 

@@ -164,7 +164,7 @@ def test_exit_codes_of_signals(tmp_path, capsys, fake_pool, number):
   fake_pool.append(stopped)
   flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]
   assert command.main(flags) == 128 + number
-  assert "stopped; the same command resumes the sweep" in capsys.readouterr().err
+  assert "stopped; run the command again, and the sweep continues" in capsys.readouterr().err
 
 
 def test_an_ignored_sighup_stays_ignored(tmp_path, fake_pool):
@@ -185,7 +185,7 @@ def test_a_full_disk_stops_no_run(tmp_path, capfd, monkeypatch, fake_pool):
   assert command.main(flags) == 1
   out, err = capfd.readouterr()
   assert "failed: run: it broke" in out
-  assert "failures.json cannot be written: No space left on device; the same command will run" in err
+  assert "failures.json cannot be written: No space left on device; run the command again, and it runs" in err
   assert "Traceback" not in err
   monkeypatch.setattr("sys.stderr", open("/dev/full", "w"))  # noqa: SIM115
   shown = launch.Board(*board_of(tmp_path, 1), 1)

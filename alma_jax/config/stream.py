@@ -64,7 +64,8 @@ class Every(Schedule):
     return (*range(self.waiting_time, num_megabatches, self.waiting_time), num_megabatches)
 
   def next(self, t: int, num_megabatches: int) -> int | None:
-    return -(-t // self.waiting_time) * self.waiting_time
+    end = -(-t // self.waiting_time) * self.waiting_time
+    return min(end, num_megabatches) if num_megabatches else end
 
   def check(self, config: Any) -> None:
     num = config.stream.num_megabatches

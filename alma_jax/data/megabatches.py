@@ -102,7 +102,7 @@ class Arrived(Megabatches):
 
 
 class Rows:
-  """The examples of a live stream that are in memory: those of the present stage, and those that a memory keeps."""
+  """The examples of a live stream that are in memory: the present stage's, and what a memory keeps."""
 
   def __init__(self, load: Callable[[int], Arrays], megabatches: Megabatches):
     """No rows. `load`: t -> the arrays of mega-batch t, one of `megabatches`."""

@@ -19,7 +19,7 @@ _SPLITS = ("train", "test")
 # Of textures.
 TEXTURES = ("banded", "chequered", "dotted", "zigzagged", "grid", "cracked", "blotchy", "ringed", "woven", "sprinkled")
 _PER_CLASS = {"train": 2_000, "test": 1_000}
-_LEVELS = {"blotchy": 0.0, "sprinkled": 1.1}  # what of the noise has the second colour
+_LEVELS = {"blotchy": 0.0, "sprinkled": 1.1}  # noise above this level gets the second colour
 _PERIOD = 64  # squares until their points repeat
 _POINTS = np.random.default_rng([1, 3]).random((2, _PERIOD**2), np.float32)  # places of points in squares
 _FIELD = 256  # height and width of the fields of noise that images take parts of

@@ -139,7 +139,7 @@ def make(name: str, seed: int, *, num_tasks: int = 0, given: Mapping[str, datase
   """The stream of a name, as a run has it whose config says the same.
 
   Args:
-    name: `dataset.name` of a config, e.g. "s_minus", or "tasks:PATH.py", a list of one's own (task_file.py).
+    name: `dataset.name` of a config, e.g. "s_minus", or "tasks:PATH.py", your own list (task_file.py).
     seed: decides which examples are drawn, the classes of some tasks, and permutations of pixels.
     num_tasks: how many of the stream's tasks, the first ones; 0: all. Messages call it stream.num_megabatches.
     given: data sets by name ("mnist", "cifar10", "digits") to be used instead of loading them.
@@ -160,7 +160,7 @@ def plan(recipe: Recipe, source: Source, seed: int, family: str = "") -> Planned
     recipe: see Recipe.
     source: the source that it names.
     seed: decides which examples are drawn.
-    family: see TaskInfo; empty: that of the source.
+    family: see TaskInfo; empty: the source's family.
 
   Raises:
     BadInput: a class is unknown or has too few examples, or the images cannot be changed so.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from alma_jax import keys, messages
+from alma_jax import extras, keys, messages
 from alma_jax.data import cache, tokens
 from alma_jax.data.text_files import SPLITS, Documents
 from alma_jax.errors import BadInput
@@ -79,6 +79,7 @@ def load(dataset: Any, num_megabatches: int, seed: int) -> Corpus:
                given and hashlib.sha256(given.to_str().encode()).hexdigest(), _FORMAT]
 
   def encoded() -> cache.Entry:
+    extras.need("a language model", "tokenizers")
     messages.say(f"encoding {dataset.name}, which is done once")
     whole = complete(source.read())
     entry = _encode(prepare(whole, num_megabatches, seed), num_megabatches, given, dataset.vocab_size)

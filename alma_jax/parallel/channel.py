@@ -203,7 +203,8 @@ class Channel:
                 "has ended, this process was started too late, or another program uses the port; start all processes "
                 "of the run again, together.", code=2)
     elif number not in self._over:
-      self._end(number, f"process {number} has ended unexpectedly; the same command goes on from the last checkpoint.",
+      self._end(number, f"process {number} has ended unexpectedly; run the command again, and it continues from "
+                      "the last checkpoint.",
                 code=1)
 
   def _end(self, number: int, sentence: str, code: int) -> None:

@@ -52,7 +52,7 @@ class JointClassification(classification.Classification):
     return super().take(pool, index_B, weight_B)._replace(task=task_B, num_classes=pool.num_classes[task_B])
 
   def inputs(self, pool: Any, batch: Any) -> Array:
-    """Images, float32 [B, H, W, C], each normalised as those of its task."""
+    """Images, float32 [B, H, W, C], each normalised by its task's constants."""
     x = batch.x.reshape(-1, *pool.x.shape[1:])
     mean, std = pool.mean[batch.task][:, None, None], pool.std[batch.task][:, None, None]
     return classification.normalize(x, mean, std)

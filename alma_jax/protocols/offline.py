@@ -71,7 +71,7 @@ class Offline(Protocol):
   @property
   def expected_ends(self) -> tuple[int, ...]:
     """The last mega-batch of each stage; a guess if the schedule is not fixed."""
-    return self.schedule.ends(self.source.megabatches.num)
+    return self.config.stream.expected_ends
 
   @property
   def _num_first(self) -> int:

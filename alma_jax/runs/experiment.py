@@ -114,7 +114,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
 
 
 def _mend(setting: settings.Setting, folder: RunFolder) -> None:
-  """Writes the files of a finished run again that are not what it has written, and warns.
+  """Writes damaged or changed files of a finished run again, and warns.
 
   metrics.jsonl, the results in summary.json and, of a stream of tasks, accuracy.csv and graph.json follow from the
   newest checkpoint. Without one, or if it cannot be read, nothing is done.
@@ -213,9 +213,9 @@ def _shortage(path: pathlib.Path, error: Exception) -> str | None:
   """About an error of the disk or a lack of memory."""
   problem = disk_problem(error)
   if problem is not None:
-    return (f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on from "
-            "there once the disk can be written again.")
+    return (f"{path} cannot be written: {problem}. What was saved before is kept. Run the command again once the disk "
+            "can be written, and it continues from there.")
   if is_out_of_memory(error):
-    return (f"the run in {run_files.shown(path)} gets no more memory. What was saved before is kept, and the same "
-            "command goes on from there where the process may have more.")
+    return (f"the run in {run_files.shown(path)} gets no more memory. What was saved before is kept. Run the command "
+            "again where the process may have more, and it continues from there.")
   return None

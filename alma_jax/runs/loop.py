@@ -363,7 +363,7 @@ class Session:
                 compile_seconds=self.now.compile_seconds + runtime.compile_seconds() - self._compiled_before)
 
   def _where(self) -> str:
-    return f"saved {self._folder.shown}; the same command goes on from there."
+    return f"saved {self._folder.shown}; run the command again, and it continues from there."
 
 
 def samples(setting: Setting) -> list[int]:

@@ -260,12 +260,12 @@ def load_run(workdir: str | os.PathLike[str]) -> Run:
 
 
 def load_root(config: schema.RunConfig) -> contract.Root | None:
-  """The pretrained network that `learner.root` names (docs/task-streams.md): that of a run after its last stage.
+  """The pretrained network that `learner.root` names (docs/task-streams.md): a run's network after its last stage.
 
   Of a run on a stream of tasks it is the network of the last task.
 
   Raises:
-    BadInput: there is no such run, it is not finished, or it has not one network.
+    BadInput: there is no such run, it is not finished, or it has several networks.
   """
   path = config.learner.root
   if not path:
@@ -278,7 +278,7 @@ def load_root(config: schema.RunConfig) -> contract.Root | None:
     state = snapshot.restore_learner(learner, opened)
     variables = learner.only_network(state)
     if variables is None:
-      raise BadInput("the run has not one network; take a run of the learner sm, or on a stream of tasks.")
+      raise BadInput("the run has several networks; give a run of the learner sm, or a run on a stream of tasks.")
   except BadInput as error:
     raise BadInput(f"learner.root={path!r} cannot be used: {error}") from error
   return contract.Root(path, variables, cache.hash_arrays(dict(checkpoint.flatten(variables))))

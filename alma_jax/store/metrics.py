@@ -57,8 +57,12 @@ def metric_of(lines: Sequence[Entry]) -> str:
 
 
 def measure(metric: str, lines: Sequence[Entry]) -> Measure:
-  """The Measure of a run with these lines of metrics.jsonl: without a test set trainings have no test loss."""
-  return Measure(metric, any(line.get("updated") and line.get("loss", 0.0) is None for line in lines))
+  """The Measure of a run with these lines of metrics.jsonl.
+
+  Without a test set, trainings have no test loss, and mega-batches have a prequential metric.
+  """
+  return Measure(metric, any(line.get("updated") and line.get("loss", 0.0) is None and f"prequential_{metric}" in line
+                             for line in lines))
 
 
 def line(metric: str, t: int, stage: int | None, updated: bool, value: float | None, val_value: float | None,

@@ -235,7 +235,7 @@ def _named(manifest: Manifest) -> list[str]:
 
 
 def _belonging(names: Iterable[str]) -> set[str]:
-  """The objects among `names` that belong to the run folder, and not to that of another run whose address is below."""
+  """The objects among `names` that belong to this run folder, and not to another run below its address."""
   names = list(names)
   others = tuple(name.removesuffix(MANIFEST) for name in names if name.endswith(f"/{MANIFEST}"))
   return {name for name in names if not name.startswith(others)

@@ -189,13 +189,13 @@ def _run(plan: Plan, launcher: Launcher) -> int:
           run_files.write_json(plan.root / _FAILURES, failures)
           problem = ""
         except OSError as error:
-          problem = (f"{plan.root / _FAILURES} cannot be written: {error.strerror or error}; the same command will run "
-                     "the failed jobs again.")
+          problem = (f"{plan.root / _FAILURES} cannot be written: {error.strerror or error}; run the command again, "
+                     "and it runs the failed jobs again.")
   with contextlib.suppress(OSError):  # the terminal was closed, or the disk is full
     print(shown.summary(), flush=True)
   commands.warn([problem] if problem else [])
   if signals:
-    messages.say("stopped; the same command resumes the sweep.")
+    messages.say("stopped; run the command again, and the sweep continues.")
     return 128 + signals[0]
   return 0 if shown.all_finished() else 1
 

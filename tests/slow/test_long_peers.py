@@ -41,10 +41,10 @@ def test_two_processes_end_together(tmp_path, number):
   said = [process.communicate(timeout=120)[1] for process in processes]
   if number == signal.SIGTERM:
     assert [process.returncode for process in processes] == [143, 143]
-    assert "the same command goes on from there" in said[0]
+    assert "run the command again, and it continues from there" in said[0]
   else:
     assert processes[0].returncode == 1
-    assert said[0].splitlines()[-1].startswith("error: process 1 has ended unexpectedly; the same command goes on")
+    assert said[0].splitlines()[-1].startswith("error: process 1 has ended unexpectedly; run the command again")
     assert len(said[0].splitlines()) < 6, said[0]
 
 

@@ -88,7 +88,7 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path):
   process.terminate()
   out, err = process.communicate(timeout=60)
   assert process.returncode == 143, err
-  assert "stopped; the same command resumes the sweep" in err
+  assert "stopped; run the command again, and the sweep continues" in err
   assert "0 of 2 runs are finished" in out
   assert not (tmp_path / "runs/seed1").exists()
   assert not (tmp_path / "runs/failures.json").exists()
