@@ -191,7 +191,7 @@ def _ticks(axes: Axes, which: str) -> list[tuple[float, str]]:
   if axis.get_scale() == "log":
     every.insert(1, LogLocator(subs=(1, 2, 5)).tick_values(low, high))
   shown = [np.array([tick for tick in ticks if low <= tick <= high]) for ticks in every]
-  at = next((ticks for ticks in shown if len(ticks) >= _LEAST_TICKS), shown[0])
+  at = next((ticks for ticks in shown if len(ticks) >= _LEAST_TICKS), max(shown, key=len))
   other = np.full(len(at), axes.get_xlim()[0] if which == "y" else axes.get_ylim()[0])
   places = _inside(axes, at, other)[:, 0] if which == "x" else _inside(axes, other, at)[:, 1]
   return [(100 * place, _number(tick)) for place, tick in zip(places, at)]
