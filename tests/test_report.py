@@ -416,7 +416,7 @@ def test_a_kind_with_diverged_seeds_is_not_simply_the_best(tmp_path):
   assert line.endswith("; w 4: all 4 seeds diverged.")
   assert all("w 1, sm (CER 0.44 with 1 of 4 seeds diverged)" in line for line in budgets)
   assert all(line.endswith("**w 1 is best on the seeds that finished**.") for line in budgets)
-  _, further = page.parts(study)
+  _, further = page.parts(study, [], findings.growth(study))
   assert findings.HOW_DIVERGED in next(part for part in further if isinstance(part, Bullets)).how
   for seed in range(4):
     diverge(tmp_path / f"w2s{seed}")

@@ -10,7 +10,7 @@ import pytest
 from reports import study_of, write_report, write_run
 from test_task_report import write_task_run
 
-from alma_jax.reports import cards, collect, drawing, figures, svg, tables
+from alma_jax.reports import cards, collect, drawing, figures, findings, svg, tables
 from alma_jax.reports.drawing import Grid, Line, Panel, Plot
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -109,8 +109,9 @@ def test_every_figure_has_a_title(runs):
 
 
 def answers(study):
-  return {card.question: (card.answer.replace("\xa0", " "), card.value, card.details.replace("\xa0", " "))
-          for card in cards.of(study)}
+  plain = lambda text: text.replace("\xa0", " ")
+  return {card.question: (plain(card.answer), card.value, plain(card.details))
+          for card in cards.of(study, [] if study.tasks else findings.growth(study))}
 
 
 def test_the_answers_of_a_study(runs):
@@ -125,9 +126,24 @@ def test_the_answers_of_a_study(runs):
                            "comparisons)")
   assert shown["Next best for less compute"] == ("gens, width = 4, w = 1", "CER 0.6240 ± 0.0040",
                                                  "+15%, for 400 instead of 800 multiply-adds")
-  assert shown["Which waiting time?"][0] == "w = 1"
-  assert shown["Which waiting time?"][2] == "lowest CER for 4 of 4 settings; significant for 4"
+  assert shown["Which waiting time?"] == ("w = 1", "", "lowest CER for 4 of 4 settings")
   assert shown["Did growing pay?"][0].endswith("of 4 cases")
+
+
+def test_whether_a_lead_is_significant(tmp_path):
+  for wait, errors in ((1, [0.5]), (2, [0.6, 0.61]), (4, [0.8, 0.82])):
+    for seed, error in enumerate(errors):
+      write_run(tmp_path / f"w{wait}s{seed}", [error] * 4, stream__waiting_time=wait, seed=seed)
+  value = ("CER 2.00", "next sm, w = 2 with 2.420 ± 0.028; the lead is not tested (1 seed)")
+  shown = answers(collect.collect([tmp_path])[0][0])
+  assert shown["Best"] == ("sm, w = 1", *value)
+  assert shown["Which waiting time?"] == ("w = 1", *value)
+  write_run(tmp_path / "more", [0.5001] * 4, seed=1)
+  assert answers(study_of(tmp_path))["Best"][2].endswith("; no significant lead (2 seeds, 2 comparisons)")
+  for seed in (2, 3):
+    for wait, error in ((1, 0.5), (2, 0.6), (4, 0.8)):
+      write_run(tmp_path / f"w{wait}s{seed}", [error + seed / 1e3] * 4, stream__waiting_time=wait, seed=seed)
+  assert answers(study_of(tmp_path))["Best"][2].endswith("; significantly better than all 2 others")
 
 
 def test_the_cheapest_that_is_nearly_as_good(tmp_path):

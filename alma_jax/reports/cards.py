@@ -1,6 +1,7 @@
 """What a reader wants to know first: the headline of a study, and cards with short answers from its runs."""
 import collections
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -39,13 +40,13 @@ class Card(NamedTuple):
     return f"- {self.question}: **{self.answer}**{self.value and f', {self.value}'}. {self.details}."
 
 
-def headline(study: Study) -> str:
-  """E.g. "digits: 8 runs, 2 learners, 2 waiting times"."""
+def headline(study: Study, alone: bool = True) -> str:
+  """E.g. "digits: 8 runs, 2 learners, 2 waiting times"; the name of the stream is whole if it is not `alone`."""
   learners = study.runs[LEARNER].unique()
   runs = _several(len(study.runs), "run")
   parts = [runs, _several(len(learners), "learner")] if len(learners) > 1 else [f"{runs} of {learners[0]}"]
   parts += [f"{study.runs[field].nunique()} {_PLURALS[field]}" for field in study.factors if field in _PLURALS]
-  return f"{study.name.split(', ')[0]}: {', '.join(parts)}"
+  return f"{study.name.split(', ')[0] if alone else study.name}: {', '.join(parts)}"
 
 
 def about(study: Study) -> str:
@@ -59,8 +60,8 @@ def about(study: Study) -> str:
   return " · ".join([*stream, *varied, *([f"{seeds} seeds"] if seeds > 1 else []), f"{' and '.join(spent)} in all"])
 
 
-def of(study: Study) -> list[Card]:
-  """The cards that the study has the runs for."""
+def of(study: Study, growth: Sequence[str]) -> list[Card]:
+  """The cards that the study has the runs for; `growth` are the lines of findings.growth."""
   if study.tasks:
     return _of_tasks(study)
   every = findings.candidates_of(study, studies.kinds(study), study.scoring.overall)
@@ -69,7 +70,7 @@ def of(study: Study) -> list[Card]:
     return _of_one(study, best)
   value = f"{study.scoring.overall_name} {_spread(best)}"
   cards = [Card("Best", _name(study, best.row), value, _lead(study, best, others), best.row[LEARNER])]
-  return [*cards, *filter(None, (_cheaper(study, best, others), _waiting(study), _growth(study)))]
+  return [*cards, *filter(None, (_cheaper(study, best, others), _waiting(study, every), _growth(growth)))]
 
 
 def _of_one(study: Study, only: Candidate) -> list[Card]:
@@ -86,9 +87,12 @@ def _lead(study: Study, best: Candidate, others: list[Candidate]) -> str:
   """Whether the best kind is significantly better than the others."""
   pairs, missing = findings.with_each(best, others)
   closest, num = min(others, key=lambda each: each.mean), len(others)
-  lead = (f"significantly better than {'it' if num == 1 else f'all {num} others'}"
-          if not missing and all(difference.is_lower for _, difference in pairs) else
-          f"no significant lead ({_several(len(best.values), 'seed')}, {_several(num, 'comparison')})")
+  if not missing and all(difference.is_lower for _, difference in pairs):
+    lead = f"significantly better than {'it' if num == 1 else f'all {num} others'}"
+  elif all(difference.num == 1 for _, difference in pairs):
+    lead = "the lead is not tested (1 seed)"
+  else:
+    lead = f"no significant lead ({len(best.values)} seeds, {_several(num, 'comparison')})"
   return f"next {_name(study, closest.row)} with {_spread(closest)}; {lead}"
 
 
@@ -106,30 +110,29 @@ def _cheaper(study: Study, best: Candidate, others: list[Candidate]) -> Card | N
               f"{choice.mean / best.mean - 1:+.0%}, for {spent}", choice.row[LEARNER])
 
 
-def _waiting(study: Study) -> Card | None:
-  """The waiting time that is best for most learners."""
-  groups = [findings.candidates_of(study, group, study.scoring.overall)
-            for group in findings.by_waiting_time(study).values()]
-  groups = [group for group in groups if len(group) > 1]
+def _waiting(study: Study, every: list[Candidate]) -> Card | None:
+  """The waiting time that is best for most kinds that differ in it alone."""
+  alike: dict[studies.Key, list[Candidate]] = {}
+  for each in every:
+    if not pd.isna(each.row.get(WAITING)):
+      alike.setdefault(studies.key(each.row, [f for f in study.factors if f != WAITING]), []).append(each)
+  groups = [group for group in alike.values() if len(group) > 1]
   if not groups:
     return None
-  best, clear = collections.Counter[str](), 0
-  for group in groups:
-    first, *rest = findings.ranked(group)
-    pairs, missing = findings.with_each(first, rest)
-    best[plain(first.row[WAITING])] += 1
-    clear += not missing and all(difference.is_lower for _, difference in pairs)
-  (wait, num), *further = best.most_common()
-  what = "learner" if len(groups) == study.runs[LEARNER].nunique() else "setting"
-  others = "".join(f", w\xa0=\xa0{other} for {count}" for other, count in further[:3])
-  return Card("Which waiting time?", f"w = {wait}", "",
-              f"lowest {study.scoring.overall_name} for {num} of {_several(len(groups), what)}{others}; "
-              f"significant for {clear or 'none'}")
+  ranked = [findings.ranked(group) for group in groups]
+  waits = collections.Counter(plain(first.row[WAITING]) for first, *_ in ranked).most_common()
+  if len(ranked) == 1:
+    first, *rest = ranked[0]
+    value, details = f"{study.scoring.overall_name} {_spread(first)}", _lead(study, first, rest)
+  else:
+    what = "learner" if len(groups) == study.runs[LEARNER].nunique() else "setting"
+    others = "".join(f", w\xa0=\xa0{wait} for {num}" for wait, num in waits[1:4])
+    value, details = "", f"lowest {study.scoring.overall_name} for {waits[0][1]} of {len(groups)} {what}s{others}"
+  return Card("Which waiting time?", f"w = {waits[0][0]}", value, details)
 
 
-def _growth(study: Study) -> Card | None:
+def _growth(lines: Sequence[str]) -> Card | None:
   """In how many comparisons growing paid."""
-  lines = findings.growth(study)
   if not lines:
     return None
   better, worse = (sum(f"**{verdict}" in line for line in lines) for verdict in (findings.GROWING, findings.FIXED))

@@ -4,7 +4,6 @@ A kind of run is called best, or better, only if it is significantly better than
 else the line says so. A run that diverged has no value, which favours its kind: a verdict in favour of a kind with such
 seeds ends with "on the seeds that finished", and each line that gives its value also gives their number.
 """
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -78,33 +77,28 @@ def waiting_times(study: Study) -> list[str]:
   Returns:
     Markdown lines; empty if all runs have the same waiting time.
   """
-  groups = by_waiting_time(study)
-  if len({kind.row[WAITING] for group in groups.values() for kind in group}) < 2:
+  # A run whose schedule does not use a waiting time is no alternative here.
+  kinds = [kind for kind in studies.kinds(study) if not _is_missing(kind.row.get(WAITING))]
+  if len({kind.row[WAITING] for kind in kinds}) < 2:
     return []
   lines = []
   if study.scoring.averages:
     lines.append(f"- Waiting times are compared by the {study.scoring.overall_name}, because a learner that waits "
                  "longer averages over fewer and later updates.")
+  others = [field for field in study.factors if field != WAITING]
+  groups: dict[str, list[Kind]] = {}
+  for kind in kinds:
+    groups.setdefault(label(kind.row, others), []).append(kind)
   for name, group in groups.items():
     if len(group) > 1:
       candidates = candidates_of(study, group, study.scoring.overall)
       texts = [_choice(study, candidates)] if candidates else []
       texts += [f"{_wait(kind.row)}: {kind.divergence}" for kind in group if kind.runs.empty]
       lines.append(f"- {name}: {'; '.join(texts)}.")
-  candidates = candidates_of(study, itertools.chain(*groups.values()), study.scoring.overall)
+  candidates = candidates_of(study, kinds, study.scoring.overall)
   if len({each.row[WAITING] for each in candidates}) > 1:
-    others = [field for field in study.factors if field != WAITING]
     lines += [line for column in _BUDGETS for line in _budgets(study, candidates, others, column)]
   return lines
-
-
-def by_waiting_time(study: Study) -> dict[str, list[Kind]]:
-  """{label: kinds that differ only in their waiting time}, without those whose schedule does not use one."""
-  groups: dict[str, list[Kind]] = {}
-  for kind in studies.kinds(study):
-    if not _is_missing(kind.row.get(WAITING)):
-      groups.setdefault(label(kind.row, [field for field in study.factors if field != WAITING]), []).append(kind)
-  return groups
 
 
 def growth(study: Study) -> list[str]:

@@ -77,14 +77,15 @@ def write(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pat
   _write_csv(ablations, out, earlier)
   sections, markdown = [], ["# Report", *notes]
   for (study, of_study), prefix in zip(ablations, _prefixes(studies)):
-    answers, pictures = cards.of(study), _write_figures(study, out, prefix, waits)
-    runs, texts = parts(study, of_study)
-    markdown += [f"## {study.name}", cards.headline(study),
+    growth = [] if study.tasks else findings.growth(study)
+    answers, (runs, texts) = cards.of(study, growth), parts(study, of_study, growth)
+    heading, pictures = cards.headline(study, len(studies) == 1), _write_figures(study, out, prefix, waits)
+    markdown += [f"## {study.name}", heading,
                  "\n".join(card.line for card in answers),
                  *map(_markdown, [runs, *texts]),
                  *(f"![{picture.caption}]({stem}.png)\n\n{picture.caption}" for stem, picture in pictures.items())]
     first, last = ([summary], [runs]) if (summary := tables.summary(runs)) else ([runs], [])
-    sections.append(Section(cards.headline(study), cards.about(study), answers,
+    sections.append(Section(heading, cards.about(study), answers,
                             [*first, *pictures.values(), *texts, *last]))
   text = "\n\n".join(markdown) + "\n"
   (out / "report.md").write_text(text)
@@ -95,15 +96,15 @@ def write(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pat
   return out / "index.html"
 
 
-def parts(study: Study, ablations: Sequence[Ablation] = ()) -> tuple[Table, list[Table | Bullets]]:
-  """(the table of the runs of a study, its other tables and its lists)."""
+def parts(study: Study, ablations: Sequence[Ablation], growth: list[str]) -> tuple[Table, list[Table | Bullets]]:
+  """(the table of the runs of a study, its lists and other tables); `growth` are the lines of findings.growth."""
   runs, *further = tables.all_of(study)
   others: list[Table | Bullets] = [*further, *(ablation.table(study, each) for each in ablations)]
   if study.tasks:
     return runs, [*others, Bullets("What the columns mean", tables.task_columns(study))]
   diverged = [] if study.diverged.empty else [findings.HOW_DIVERGED]
   lists = [Bullets("Which waiting time is best?", findings.waiting_times(study), [findings.HOW, *diverged]),
-           Bullets("Is growing better than a fixed learner with the same compute and memory?", findings.growth(study),
+           Bullets("Is growing better than a fixed learner with the same compute and memory?", growth,
                    [findings.HOW, findings.HOW_GROWTH, *diverged])]
   return runs, [*(each for each in lists if each.lines), *others]
 
@@ -111,7 +112,7 @@ def parts(study: Study, ablations: Sequence[Ablation] = ()) -> tuple[Table, list
 def page(sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
   """HTML text of a page; the notes stand above the answers."""
   alone = len(sections) == 1
-  title = html.escape(sections[0].heading if alone else f"{len(sections)} streams")
+  title = html.escape(sections[0].heading if alone else f"Report of {len(sections)} streams")
   body = [svg.symbols(), f"<h1>{title}</h1>"]
   if not alone:
     links = (f'<li><a href="#s{i}">{html.escape(section.heading)}</a></li>' for i, section in enumerate(sections))
