@@ -16,7 +16,7 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax import report
 from alma_jax.errors import BadInput
-from alma_jax.reports import collect, figures, findings, page, statistics, studies, tables, trade_offs
+from alma_jax.reports import cards, collect, figures, findings, page, statistics, studies, tables, trade_offs
 from alma_jax.reports.cards import Card
 from alma_jax.reports.page import Bullets, Section
 from alma_jax.reports.tables import Table
@@ -416,6 +416,9 @@ def test_a_kind_with_diverged_seeds_is_not_simply_the_best(tmp_path):
   assert line.endswith("; w 4: all 4 seeds diverged.")
   assert all("w 1, sm (CER 0.44 with 1 of 4 seeds diverged)" in line for line in budgets)
   assert all(line.endswith("**w 1 is best on the seeds that finished**.") for line in budgets)
+  best = cards.of(study, [])[0]
+  assert best.value == "CER 0.440 ± 0.040 (1 of 4 seeds diverged)"
+  assert best.details.endswith("; significantly better than it on the seeds that finished")
   _, further = page.parts(study, [], findings.growth(study))
   assert findings.HOW_DIVERGED in next(part for part in further if isinstance(part, Bullets)).how
   for seed in range(4):

@@ -15,6 +15,7 @@ from alma_jax.reports.studies import Study, plain, short
 
 _NEAR = 0.1  # the share of the best score within which a cheaper kind is as good
 _POINT = 0.01  # the accuracy within which a kind of run on tasks is as good, and forgets
+_ROUNDING = 1e-6  # a deviation this many times as large as the mean is none
 _PLURALS = {"stream.waiting_time": "waiting times", "model.width": "widths", "model.num_experts": "numbers of experts"}
 
 
@@ -88,7 +89,7 @@ def _lead(study: Study, best: Candidate, others: list[Candidate]) -> str:
   pairs, missing = findings.with_each(best, others)
   closest, num = min(others, key=lambda each: each.mean), len(others)
   if not missing and all(difference.is_lower for _, difference in pairs):
-    lead = f"significantly better than {'it' if num == 1 else f'all {num} others'}"
+    lead = f"significantly better than {'it' if num == 1 else f'all {num} others'}{best.on_finished}"
   elif all(difference.num == 1 for _, difference in pairs):
     lead = "the lead is not tested (1 seed)"
   else:
@@ -146,7 +147,8 @@ def _of_tasks(study: Study) -> list[Card]:
   points = tables.task_points(study)
   best, spread = points.iloc[0], lambda row, column: tables.mean(row[column], row[f"{column}_sd"], ".3f")
   accuracy = lambda row: f"accuracy {spread(row, tables.AVERAGE)}"
-  cards = [Card("Best", _name(study, best), accuracy(best), "mean over all tasks after the last one", best[LEARNER])]
+  cards = [Card("Best" if len(points) > 1 else "Accuracy", _name(study, best), accuracy(best),
+                "mean over all tasks after the last one", best[LEARNER])]
   near = points[points[tables.AVERAGE] >= best[tables.AVERAGE] - _POINT]
   for what, column, unit in (("Cheapest", FLOPS, "floating-point operations"), ("Smallest", MEMORY, "parameters")):
     row = near.loc[near[column].idxmin()]
@@ -170,18 +172,22 @@ def _name(study: Study, row: Any) -> str:
   """E.g. "ens, width = 32, w = 10": the learner, and the fields in which its kinds differ."""
   mine, parts = study.runs[study.runs[LEARNER] == row[LEARNER]], [row[LEARNER]]
   for field in study.factors:
-    if mine[field].nunique(dropna=False) > 1 and not pd.isna(row[field]):
-      switch = studies.is_switch(mine[field])
-      parts += [] if switch and not row[field] else [
-          short(field) if switch else f"{short(field)} = {plain(row[field])}".replace(" = ", "\xa0=\xa0")]
+    if mine[field].nunique(dropna=False) < 2 or pd.isna(row[field]):
+      continue
+    if studies.is_switch(mine[field]):
+      parts += [short(field)] if row[field] else []
+    else:
+      parts.append(f"{short(field)}\xa0=\xa0{plain(row[field])}")
   return ", ".join(parts)
 
 
 def _spread(candidate: Candidate) -> str:
-  """E.g. "1.80 ± 0.15", over its seeds: two digits of the deviation, or three of a value without one."""
-  deviation = candidate.deviation if candidate.deviation > 0 else math.nan
+  """E.g. "1.80 ± 0.15 (1 of 3 seeds diverged)": two digits of the deviation, or three of a value without one."""
+  deviation = candidate.deviation if candidate.deviation > _ROUNDING * abs(candidate.mean) else math.nan
   size = abs(candidate.mean) if math.isnan(deviation) else 10 * deviation
-  return tables.mean(candidate.mean, deviation, f".{max(0, 2 - math.floor(math.log10(size))) if size else 0}f")
+  digits = max(0, 2 - math.floor(math.log10(size))) if size else 0
+  diverged = f" ({candidate.kind.divergence})" if candidate.kind.diverged else ""
+  return tables.mean(candidate.mean, deviation, f".{digits}f") + diverged
 
 
 def _several(num: int, what: str) -> str:

@@ -31,6 +31,7 @@ _INCH = 126  # CSS pixels of the height of a panel for each inch of the Figure, 
 _HEIGHTS = (2.0, 1.75)  # inches of a panel without a size: alone in its row, and beside others
 _LETTER, _POINT = 6.2, 1.75  # CSS pixels: width of a letter, and a point of the Figure
 _BESIDE = 12  # points between a text and its point; texts that stand apart are left to the tips
+_ROUNDING = 1e-6  # a deviation this many times as large as the value is none
 _LEAST_TICKS, _MOST_TICKS = 3, 6  # of an axis, and of an x axis
 _DASHES = {"--": "6 3", ":": "1.5 3", "-.": "7 3 1.5 3"}
 _FILLS = {"full": "", "none": "open"}  # others are pale
@@ -85,13 +86,15 @@ def _panel(keys: Sequence[Any], panel: Panel, axes: Axes, height: int) -> str:
     rules += "".join(f'<text class="{axis}" {axis}="{at:.1f}%" {at_origin}>{html.escape(name)}</text>'
                      for at, name in names)
   left = 14 + _LETTER * max((len(name) for _, name in ticks[1]), default=0)
-  return (f'<svg class="plot" style="height:{height}px;--left:{left:.0f}px" {scale}>{rules}'
-          f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none">{stretched}</svg>{marks}</svg>')
+  about = html.escape(" against ".join(filter(None, (panel.y, panel.x))))
+  return (f'<svg class="plot" role="img" aria-label="{about}" style="height:{height}px;--left:{left:.0f}px" {scale}>'
+          f'{rules}<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none">{stretched}</svg>{marks}</svg>')
 
 
 def _points(axes: Axes, panel: Panel, line: Line) -> tuple[str, str]:
   """(what is stretched, what is not) of points that a line joins, or of an arrow."""
   key, spread, marks = line.key, (line.high - line.low) / 2, []
+  spread[spread < _ROUNDING * abs(line.y)] = 0
   at = _inside(axes, line.x, line.y)
   low, high = (_inside(axes, line.x, np.clip(end, *axes.get_ylim()))[:, 1] for end in (line.low, line.high))
   for i, (x, y) in enumerate(at):

@@ -259,12 +259,12 @@ def mean(value: float, deviation: float, form: str) -> str:
 
   Args:
     value, deviation: over seeds; NaN for none.
-    form: a format; "brief": as "2.2 G ± 31 M"; one digit: so many digits, of a number that varies.
+    form: a format; "brief": of counts, as "2.2 G ± 31 M"; one digit: so many digits, of a number that varies.
   """
   if pd.isna(value):
     return "-"
   if form.isdigit():
     form = f".{max(0, int(form) - 1 - math.floor(math.log10(value))) if value > 0 else 0}f"
-  shown, spread = ("" if pd.isna(number) else brief_number(number) if form == "brief" else f"{number:{form}}"
+  shown, spread = ("" if pd.isna(number) else brief_number(round(number)) if form == "brief" else f"{number:{form}}"
                    for number in (value, deviation))
   return f"{shown} ± {spread}" if spread.strip("0.") else shown
