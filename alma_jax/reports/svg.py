@@ -190,7 +190,7 @@ def _ticks(axes: Axes, which: str) -> list[tuple[float, str]]:
   """(percent from the upper left, label) of the ticks of the x or the y axis."""
   axis = axes.xaxis if which == "x" else axes.yaxis
   low, high = axis.get_view_interval()
-  every = [axis.get_majorticklocs(), MaxNLocator(4, steps=(1, 2, 5, 10)).tick_values(low, high)]
+  every = [axis.get_majorticklocs(), MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high)]
   if axis.get_scale() == "log":
     every.insert(1, LogLocator(subs=(1, 2, 5)).tick_values(low, high))
   shown = [np.array([tick for tick in ticks if low <= tick <= high]) for ticks in every]
