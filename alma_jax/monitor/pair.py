@@ -67,15 +67,18 @@ def draw(first: Record, second: Record, path: str) -> None:
   Raises:
     BadInput: it cannot be written.
   """
-  measure, labels = _measure(first, second), (f"{first.unit} seen", "")
-  figure = plots.draw(*(plots.Curve(f"{letter}, {run.path.name}", "", run.lines, measure, None, labels)
-                        for letter, run in zip("AB", (first, second))))
-  before = [[] if measure.is_prequential else run.values(f"prequential_{measure.metric}") for run in (first, second)]
-  if any(before):
-    (axes,) = figure.axes
-    axes.set_ylabel(f"{measure.name} (dotted: prequential)")
-    for values, colour in zip(before, plots.COLOURS):
-      axes.plot([t for t, _ in values], [value for _, value in values], ":", color=colour, drawstyle="steps-mid")
+  from matplotlib.figure import Figure
+  from matplotlib.ticker import MaxNLocator
+  figure, measure = Figure(figsize=(7, 4.2), layout="constrained"), _measure(first, second)
+  axes = figure.subplots()
+  for run, letter, colour in zip((first, second), "AB", plots.COLOURS):
+    axes.plot(*_xy(run, measure.key), "-", color=colour, drawstyle="steps-mid", label=f"{letter}, {run.path.name}")
+    if not measure.is_prequential:
+      axes.plot(*_xy(run, f"prequential_{measure.metric}"), ":", color=colour, drawstyle="steps-mid")
+  axes.set(xlabel=f"{first.unit} seen", ylabel=measure.name + " (dotted: prequential)" * (len(axes.lines) > 2))
+  axes.set_ylim(bottom=0)
+  axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+  axes.legend(frameon=False)
   try:
     figure.savefig(pathlib.Path(path).expanduser(), dpi=150)
   except (OSError, ValueError) as error:
@@ -100,8 +103,13 @@ def _verdict(measure: Measure, errors: Shared, first: Record, second: Record) ->
     return [*table, "", f"A and B have {'the same' if results[0] == results[1] else 'different values of'} {name}."]
   better = results.index(min(results))
   compute = f", for {costs[better] / costs[1 - better]:.3g} times the compute" if min(costs) else ""
-  times = f"{max(results) / min(results):.2g} times lower"
+  ratio = max(results) / min(results)
+  times = f"{ratio:.2g} times lower" if ratio >= 1.1 else f"{100 * (1 - 1 / ratio):.2g} % lower"
   return [*table, "", f"{'AB'[better]} is better: its {name} is {times}{compute}."]
+
+
+def _xy(run: Record, key: str) -> list[list[float]]:
+  return [list(each) for each in zip(*run.values(key))] or [[], []]
 
 
 def _measure(first: Record, second: Record) -> Measure:

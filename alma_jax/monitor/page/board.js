@@ -1,7 +1,7 @@
 // Draws runs.json, and draws it again when it has changed.
 "use strict";
 
-const OPTIONS = {responsive: true, displaylogo: false, displayModeBar: false};
+const OPTIONS = {displaylogo: false, displayModeBar: false};
 const ALIVE_MS = 2000, QUIET_MS = 10000, FAINT = 0.12;
 const DARK = matchMedia("(prefers-color-scheme: dark)"), TOUCH = matchMedia("(pointer: coarse)");
 const linear = new Set();  // ids of charts whose logarithmic axis was switched off
@@ -11,7 +11,7 @@ let last = "", runs = [], chosen = null;  // chosen: the path of the only run to
 const COLUMNS = [
   ["result", run => run.score ? short(run.score[1]) : ""],
   ["error", run => short(run.error)],
-  ["before use", run => short(run.prequential)],
+  ["before use", run => run.prequential_only ? "" : short(run.prequential)],
   ["compute", run => run.compute],
   ["parameters", run => run.parameters],
   ["seen", run => of(run.t, run.total)],
@@ -24,9 +24,12 @@ function of(number, total) { return total ? `${number} of ${total}` : `${number}
 
 function escaped(text) { return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); }  // for Plotly
 
-function since(seconds) {
-  const s = Math.max(0, Date.now() / 1000 - seconds);
-  return s < 100 ? `${Math.round(s)} s` : s < 6000 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`;
+function tell_age() {  // how old the checkpoints are
+  for (const each of document.querySelectorAll("[data-saved]")) {
+    const s = Math.max(0, Date.now() / 1000 - each.dataset.saved);
+    const age = s < 100 ? `${Math.round(s)} s` : s < 6000 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`;
+    each.textContent = `saved ${age} ago`;
+  }
 }
 
 function ink(colour) {  // the colour of a run, lighter on a dark page
@@ -111,10 +114,11 @@ function table() {
 
 function trace(run, [x, y], options) {
   const colour = ink(run.colour), line = {color: colour, dash: run.dash, width: 2, ...options.line};
-  return {x: x, y: y, mode: x.length > 1 ? "lines" : "markers", marker: {color: colour}, text: "", meta: run.path,
-          hovertemplate: `${escaped(run.label)}<br>%{x}: %{y:.4~g}%{text}<extra></extra>`,
-          opacity: run.faint ? FAINT : 1, ...options, line: line};
+  return {x: x, y: y, mode: x.length > 1 ? "lines" : "markers", marker: {color: colour}, meta: run.path,
+          hovertemplate: hover(run, "%{x}: %{y:.4~g}"), opacity: run.faint ? FAINT : 1, ...options, line: line};
 }
+
+function hover(run, ...lines) { return [escaped(run.label), ...lines.filter(Boolean)].join("<br>") + "<extra></extra>"; }
 
 function scale(traces, id, heading) {  // the y axis: logarithmic if the values span more than a decade
   const values = traces.flatMap(each => each.y), low = Math.min(...values), high = Math.max(...values);
@@ -134,6 +138,7 @@ function chart(parent, id, title, traces, unit, {height, yaxis, annotations} = {
     put(section, "h2");
     box = put(section, "div", "", "chart");
     box.id = id;
+    new ResizeObserver(() => box.data && box.clientWidth && Plotly.Plots.resize(box)).observe(box);
   }
   box.parentElement.hidden = !traces.some(each => each.y.length);
   if (box.parentElement.hidden) return;
@@ -148,7 +153,7 @@ function chart(parent, id, title, traces, unit, {height, yaxis, annotations} = {
     font: {family: "system-ui, sans-serif", size: 12, color: colour("--soft")},
     paper_bgcolor: colour("--page"), plot_bgcolor: colour("--page"),
     hoverlabel: {bgcolor: colour("--card"), bordercolor: colour("--line"), font: {color: colour("--text")}},
-    xaxis: {...grid, rangemode: "tozero", dtick: most > 10 ? null : 1, title: {text: `${unit} seen`}},
+    xaxis: {...grid, range: [0, most + 0.5], dtick: most > 10 ? null : 1, title: {text: `${unit} seen`}},
     yaxis: {...grid, automargin: true, fixedrange: true, ...(yaxis || scale(traces, id, heading))}}, OPTIONS);
   box.removeAllListeners("plotly_click");
   box.on("plotly_click", event => choose(event.points[0].data.meta));
@@ -160,8 +165,7 @@ function trainings(parent, id, mine, unit) {  // a row of marks for each run, be
   const lines = Math.ceil(Math.max(...rows.map(run => run.label.length)) / letters), high = 18 + 16 * lines;
   chart(parent, id, "Trainings", rows.map((run, i) => trace(
     run, [run.trainings.map(each => each[0]), run.trainings.map(() => -i)], {
-      text: run.trainings.map(each => each[1] && `<br>${each[1]}`), mode: "markers",
-      hovertemplate: `${escaped(run.label)}<br>%{x}%{text}<extra></extra>`,
+      mode: "markers", hovertemplate: run.trainings.map(each => hover(run, "%{x}", each[1])),
       marker: {color: ink(run.colour), symbol: "line-ns-open", size: 10, line: {width: 1.5}}})), unit, {
     height: 60 + high * rows.length, yaxis: {showticklabels: false, showgrid: false, range: [0.5 - rows.length, 0.95]},
     annotations: rows.map((run, i) => ({
@@ -182,7 +186,7 @@ function charts(metric, unit) {
         mine.filter(run => !run.prequential_only).map(run => trace(run, run.curve, of_tasks ? points : stairs)), unit);
   const alarms = mine.filter(run => run.drifts.length).map(run => trace(
     run, [run.drifts.map(each => each[0]), run.drifts.map(each => each[1])], {
-      text: run.drifts.map(each => `<br>drift alarm, ${each[2]}`), mode: "markers",
+      mode: "markers", hovertemplate: run.drifts.map(each => hover(run, "%{x}: drift alarm", each[2])),
       marker: {color: ink(run.colour), symbol: "triangle-down", size: 13, line: {color: ink("#000000"), width: 1.5}}}));
   chart(parent, `prequential-${kind}`, `Prequential ${metric}${alarms.length ? ", ▼ drift alarm" : ""}`,
         [...mine.map(run => trace(run, run.prequential_curve, {line: {width: 1.5}})), ...alarms], unit);
@@ -193,6 +197,7 @@ function charts(metric, unit) {
 function draw() {
   if (!runs.some(run => run.path === chosen)) chosen = null;
   table();
+  tell_age();
   document.getElementById("hint").textContent = chosen ? "Click it again to see all runs." :
     "Click a run or its line to see it alone.";
   const kinds = new Set(runs.filter(run => !run.problem).map(run => `${run.metric} ${run.unit}`));
@@ -211,8 +216,7 @@ async function refresh() {
     if (alive) next = ALIVE_MS;
     now.textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${alive} alive, ` +
       `as of ${new Date().toLocaleTimeString()}`;
-    const saved = document.querySelectorAll("[data-saved]");
-    for (const each of saved) each.textContent = `saved ${since(each.dataset.saved)} ago`;
+    tell_age();
   } catch (error) {
     now.textContent = "the board does not answer; trying again";
   }
