@@ -101,13 +101,6 @@ def serving(folder, pixels=1200):
       thread.join()
 
 
-def browse(address, tmp_path, *flags):
-  """Standard output of a browser that opens an address and stays until nothing is pending."""
-  return subprocess.run(
-      [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=30000",
-       f"--user-data-dir={tmp_path}/browser", *flags, address], capture_output=True, text=True, check=True).stdout
-
-
 def test_the_data_of_the_page(folder):
   runs = {run["path"].rsplit("/", 1)[1]: run for run in board.Board([str(folder)]).runs()}
   live = runs["a-live"]
@@ -117,7 +110,6 @@ def test_the_data_of_the_page(folder):
   assert live["drifts"] == [[4, 0.4, "from 0.125 to 0.4"]]
   assert [t for t, _ in live["trainings"]] == [2, 4]
   assert runs["b-<img src=x>"]["params"] == [[1, 2, 3, 4, 5, 6], [10] * 5 + [40]]
-  assert (runs["c-diverged"]["state"], runs["d-text"]["metric"]) == ("diverged", "perplexity")
   assert live["score"] == ("CER", pytest.approx(0.6 + 0.5 + 0.4 + 0.35 + 0.3))  # so far
   assert (runs["d-text"]["score"], live["compute"]) == (("average perplexity", 85.0), "200")  # two trainings of 100
 
@@ -139,8 +131,7 @@ def test_every_run_has_a_row_and_a_look_of_its_own(tmp_path):
   assert len({run["path"] for run in runs}) == len({run["label"] for run in runs}) == 12
   assert len({(run["colour"], run["dash"]) for run in runs}) == 12
   assert sum(run["colour"] == drawing.style("sm")[0] for run in runs) == 4  # with different dashes
-  assert board.labels(["runs/a", "runs/b/c"]) == ["a", "b/c"]
-  assert board.labels(["runs/a", os.path.abspath("runs/b"), "s3://bucket/c"]) == ["a", "b", "s3://bucket/c"]
+  assert board.labels(["runs/a", os.path.abspath("runs/b/c"), "s3://bucket/c"]) == ["a", "b/c", "s3://bucket/c"]
 
 
 def test_long_curves_are_thinned_and_keep_their_ends():
@@ -176,7 +167,10 @@ def test_only_what_changed_is_read_again(folder, monkeypatch):
 @pytest.mark.parametrize("pixels", [390, 1200])
 def test_a_browser_shows_a_run_as_it_goes_on(folder, tmp_path, pixels):
   with serving(folder, pixels) as address:
-    dom = browse(f"{address}/frame", tmp_path, "--dump-dom", "--window-size=1300,2000")
+    dom = subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=30000",
+         f"--user-data-dir={tmp_path}/browser", "--dump-dom", "--window-size=1300,2000", f"{address}/frame"],
+        capture_output=True, text=True, check=True).stdout
   shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom)[1]))
   assert (shown["before"], shown["after"]) == (5, 6)
   assert shown["page"] == shown["window"] == pixels  # nothing is wider than the window

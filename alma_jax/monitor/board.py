@@ -52,14 +52,16 @@ class Board:
         self._folders = view.find(self._paths)
     runs, before = [], collections.Counter[tuple[str, ...]]()
     for folder, label in zip(self._folders, labels([str(folder) for folder in self._folders])):
+      signature = _signature(folder)
       try:
-        run = view.current(_record(folder, _signature(folder)))
+        run = view.current(_record(folder, signature))
         like = run.learner, run.record.unit, run.record.metric
-        row, rank = shown(run, before[like]), run.rank
+        row = shown(run, before[like])
         before[like] += 1
       except BadInput as error:
-        row, rank = dict(path=str(folder), problem=str(error)), view.BROKEN
-      runs.append((rank, -_began(folder), row | dict(label=label)))
+        row = dict(path=str(folder), state=view.DEAD, problem=str(error))
+      began = max((time for name, time, _ in signature if name == run_files.CONFIG), default=0)
+      runs.append((view.ORDER.index(row["state"]), -began, row | dict(label=label)))
     return [row for *_, row in sorted(runs, key=lambda run: run[:2])]
 
 
@@ -72,18 +74,18 @@ def labels(paths: Sequence[str]) -> list[str]:
 
 def shown(run: View, i: int = 0) -> dict[str, Any]:
   """What the page shows of a run, the i-th of its learner in the same charts; JSON can hold it."""
-  record, metric, stages, score = run.record, run.record.metric, run.stages, run.score
+  record, metric, stages, tested = run.record, run.record.metric, run.stages, run.tested
   look, params = drawing.key("", run.learner, i), record.values("num_params")
   return dict(
       path=str(record.path), name=run.name, state=run.state, doing=run.doing, metric=metric, unit=record.unit,
       colour=look.get_color(), dash=_DASHES[str(look.get_linestyle())],
       further=measures.brief(record.further), prequential_only=record.measure.is_prequential, t=len(record.lines),
-      total=record.total, stage=len(stages), stages=run.num_stages, score=score, compute=brief_number(run.compute),
+      total=record.total, stage=len(stages), stages=run.num_stages, score=run.score, compute=brief_number(run.compute),
       parameters=brief_number(params[-1][1]) if params else "",
-      error=run.tested[-1][1] if run.tested and stages else None, prequential=run.mean_prequential,
+      error=tested[-1][1] if tested and stages else None, prequential=run.mean_prequential,
       left=duration(run.seconds_left) if run.seconds_left else None,
       saved=run.saved if run.state != view.FINISHED else None,
-      curve=_curve(run.tested), prequential_curve=_curve(run.prequential), params=_curve(params),
+      curve=_curve(tested), prequential_curve=_curve(run.prequential), params=_curve(params),
       trainings=[[each["t"], _decision(each)] for each in _thinned(stages)],
       drifts=[[each["t"], each.get(f"prequential_{metric}"),
                f"from {each[DRIFT_BEFORE]:.4g} to {each[DRIFT_AFTER]:.4g}"] for each in run.drifts])
@@ -130,13 +132,6 @@ def _signature(folder: pathlib.Path) -> tuple[tuple[str, int, int], ...]:
     return tuple((entry.name, found.st_mtime_ns, found.st_size) for entry in os.scandir(folder)
                  if entry.name in _WATCHED and (found := entry.stat()))
   return ()
-
-
-def _began(folder: pathlib.Path) -> float:
-  """When the run began, seconds since the epoch."""
-  with contextlib.suppress(OSError):
-    return (folder / run_files.CONFIG).stat().st_mtime
-  return 0.0
 
 
 @functools.lru_cache(maxsize=1000)

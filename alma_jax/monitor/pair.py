@@ -134,18 +134,14 @@ def _differences(first: Record, second: Record) -> list[str]:
 
 def _curves(measure: Measure, errors: Shared, first: Record) -> list[str]:
   when = "" if first.accuracies is None else " on each task when it was learned"
-  rows = sorted({*_spread(len(errors.t), _ROWS), len(errors.t) - 1})
+  num, most = len(errors.t), min(len(errors.t), _ROWS)
+  rows = sorted({*(i * num // most for i in range(most)), num - 1})
   largest = max(*errors.first, *errors.second)
   lines = [f"{measure.name.capitalize()}{when}:", f"  A {spark(errors.first, largest, _WIDTH)}",
            f"  B {spark(errors.second, largest, _WIDTH)}",
            f"  {'t':>6} {'A':>9} {'B':>9} {'A - B':>10}"]
   return lines + [f"  {errors.t[i]:>6} {errors.first[i]:>9.4f} {errors.second[i]:>9.4f} "
                   f"{errors.first[i] - errors.second[i]:>+10.4f}" for i in rows]
-
-
-def _spread(num: int, most: int) -> list[int]:
-  """At most `most` indices, evenly spread over range(num)."""
-  return [i * num // min(num, most) for i in range(min(num, most))]
 
 
 def _paired(measure: Measure, errors: Shared, first: Record, second: Record) -> list[str]:

@@ -16,9 +16,8 @@ from alma_jax.store.record import LABEL, Record
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
 PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary
-_ORDER = (ALIVE, DIVERGED, DEAD, PUBLISHED, FINISHED)
+ORDER = (ALIVE, DIVERGED, DEAD, PUBLISHED, FINISHED)  # in lists of runs
 NEED_HELP = (DIVERGED, DEAD)
-BROKEN = _ORDER.index(DEAD)  # rank of a run that cannot be read
 _SCHEDULE = "stream.schedule"  # a field of streams whose stages may have several mega-batches
 _RECENT = 5  # stages whose duration gives the time left
 
@@ -85,11 +84,6 @@ class View(NamedTuple):
   def compute(self) -> int:
     """Multiply-adds of forward passes in training and growing, so far."""
     return int(sum(value for _, value in self.record.values("fwd_macs")))
-
-  @property
-  def rank(self) -> int:
-    """Its place in a list: runs that are alive come first, then those that need help, and finished ones last."""
-    return _ORDER.index(self.state)
 
   @property
   def stages(self) -> list[Entry]:
@@ -207,7 +201,7 @@ def cells(run: View) -> dict[str, str]:
 
 def table(runs: Iterable[View]) -> str:
   """The rows of `alma status` under their heads, in columns: runs that are alive first, then those that need help."""
-  rows = [cells(run) for run in sorted(runs, key=lambda run: run.rank)]
+  rows = [cells(run) for run in sorted(runs, key=lambda run: ORDER.index(run.state))]
   heads = [head for head in rows[0] if any(row[head] for row in rows)]
   widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in heads}
   return "\n".join("  ".join(row[head].ljust(widths[head]) for head in heads).rstrip()

@@ -56,16 +56,6 @@ function below(cell, ...texts) {  // small print
   for (const text of texts) if (text) put(cell, "small", text);
 }
 
-function key(run) {  // a piece of the run's line
-  const made = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS(
-    "http://www.w3.org/2000/svg", "line"), dashes = run.dash === "solid" ? "none" : run.dash.replaceAll("px", "");
-  const drawn = {x1: 0, x2: 30, y1: 5, y2: 5, stroke: ink(run.colour), "stroke-width": 3, "stroke-dasharray": dashes};
-  for (const [name, value] of Object.entries(drawn)) line.setAttribute(name, value);
-  made.setAttribute("class", "key");
-  made.append(line);
-  return made;
-}
-
 function table() {
   const good = runs.filter(run => !run.problem), columns = COLUMNS.filter(([, text]) => good.some(run => text(run)));
   const results = good.filter(run => run.score).map(run => run.score[0]);
@@ -90,7 +80,9 @@ function table() {
     row.onclick = () => choose(run.path);
     button.dataset.path = run.path;
     button.setAttribute("aria-pressed", run.path === chosen);
-    button.append(key(run), run.label);
+    button.innerHTML = `<svg class="key"><line x2="30" y1="5" y2="5" stroke="${ink(run.colour)}" stroke-width="3" ` +
+      `stroke-dasharray="${run.dash === "solid" ? "none" : run.dash}"/></svg>`;
+    button.append(run.label);
     if (run.path === focused) button.focus();
     below(first, run.name, run.further.join(", "));
     const state = put(row, "td", run.state, run.state), cells = {};
@@ -118,7 +110,9 @@ function trace(run, [x, y], options) {
           hovertemplate: hover(run, "%{x}: %{y:.4~g}"), opacity: run.faint ? FAINT : 1, ...options, line: line};
 }
 
-function hover(run, ...lines) { return [escaped(run.label), ...lines.filter(Boolean)].join("<br>") + "<extra></extra>"; }
+function hover(run, ...lines) {
+  return [escaped(run.label), ...lines.filter(Boolean)].join("<br>") + "<extra></extra>";
+}
 
 function scale(traces, id, heading) {  // the y axis: logarithmic if the values span more than a decade
   const values = traces.flatMap(each => each.y), low = Math.min(...values), high = Math.max(...values);
