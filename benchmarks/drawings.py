@@ -70,7 +70,7 @@ def front() -> str:
     parts.append(circle(*at, "other") + text(at[0] + right, at[1] + down, label, anchor))
   points = [place(name) for name in ANYTIME]
   parts.append(f'<path class="curve" d="{path(points)}"/>' + "".join(circle(*point, "good") for point in points))
-  parts.append(text(points[0][0] - 12, points[0][1] + 5, "anytime", "good bold end"))
+  parts.append(text(points[0][0], points[0][1] - 16, "anytime", "good bold mid"))
   (x0, y0), (x1, y1) = place("ens"), place("anytime")
   bend = f"M{x0 - 8:.0f},{y0 + 8:.0f} Q{x0 - 40:.0f},{y1:.0f} {x1 + 18:.0f},{y1 - 3:.0f}"
   parts.append(f'<path class="arrow" d="{bend}"/>'
