@@ -104,7 +104,7 @@ def _points(axes: Axes, panel: Panel, line: Line) -> tuple[str, str]:
                f"{panel.x}: {_number(line.x[i])}")
     marks.append((f'<line class="bar" x1="{x:.1%}" x2="{x:.1%}" y1="{low[i]:.1%}" y2="{high[i]:.1%}"/>'
                   if spread[i] else "")
-                 + f'<use href="#{_id(key.get_marker())}" class="{_fill(fill)}" x="{x:.1%}" y="{y:.1%}" {tip}/>')
+                 + f'<use href="#{_id(key.get_marker())}" class="{_FILLS.get(fill, "pale")}" x="{x:.1%}" y="{y:.1%}" {tip}/>')
   joined = key.get_linestyle() != "None" and len(at) > 1
   return f'<path class="line" d="{_lines(at)}" {_dashed(line)}/>' if joined else "", "".join(marks)
 
@@ -163,7 +163,7 @@ def _entry(i: int, key: Any) -> str:
     colour, marker, dashes = key.get_color(), key.get_marker(), str(key.get_linestyle())
     sample = f'<line class="line" x2="26" y1="6" y2="6" stroke-dasharray="{_DASHES.get(dashes, "")}"/>'
     sample = ("" if dashes == "None" else sample) + ("" if marker in ("", "None") else (
-        f'<use href="#{_id(marker)}" class="{_fill(key.get_fillstyle())}" x="13" y="6"/>'))
+        f'<use href="#{_id(marker)}" class="{_FILLS.get(key.get_fillstyle(), "pale")}" x="13" y="6"/>'))
   else:
     colour, sample = matplotlib.colors.to_hex(key.get_facecolor()), '<rect width="12" height="12" x="7"/>'
   return (f'<button type="button" data-k="{i}"><svg class="k" width="26" height="12" style="--c:{colour}">{sample}'
@@ -228,10 +228,6 @@ def _dashed(line: Line) -> str:
   """The attributes of a dashed line."""
   offset, dashes = line.dashes or (0, _DASHES.get(str(line.key.get_linestyle()), "").split())
   return f'stroke-dasharray="{" ".join(map(str, dashes))}" stroke-dashoffset="{-offset}"' if dashes else ""
-
-
-def _fill(style: str) -> str:
-  return _FILLS.get(style, "pale")
 
 
 def _tip(*lines: Any) -> str:
