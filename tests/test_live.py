@@ -486,6 +486,10 @@ def test_a_new_class_adds_an_output(tmp_path, arrays, learner):
   assert run.predict(arrays[2][..., None]).shape == (30, 3)
   if learner == "sm":
     assert found[1]["error"] >= 1 / 3 > found[3]["error"]
+    protocol = settings.prepare(configs.parse(config), run=run.path).protocol
+    before = dict(vars(protocol.source))
+    assert [protocol.facts(ends).problem.num_outputs for ends in ((1, 2, 3), (1, 2))] == [3, 2]
+    assert all(vars(protocol.source)[name] is value for name, value in before.items())  # to ask changes nothing
 
 
 def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arrays, monkeypatch):
