@@ -9,7 +9,7 @@ from stages import Stages, arrays_equal, assert_close, batches_of, begin, finish
 from test_language import setting_of as text_setting_of
 
 from alma_jax.learners import stacked
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Variables
 
 PICTURES = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
@@ -205,7 +205,7 @@ def test_steps_are_those_of_optax_with_falling_rates_and_smoothed_labels(optimiz
   training = learner.training(state, data)
   (batches,), losses, expected = batches_of(training, 0, num), [], []
   params = jax.tree.map(lambda leaf: leaf[0], jax.device_get(state.live.params))
-  made = setting.config.train.transform()  # of the full rate
+  made = optimizers.of(setting.config.train)  # of the full rate
   opt = made.init(params)
 
   def loss(params, x, labels):
