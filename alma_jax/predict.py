@@ -85,18 +85,18 @@ def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | N
   from alma_jax.runs import exporting, results  # these import all of flax and orbax
 
   commands.quiet()
-  return folder.Stored("", exporting.files_of(results.load_run(args.workdir), of_task=args.task)), None
+  return folder.stored(exporting.files_of(results.load_run(args.workdir), of_task=args.task)), None
 
 
 def _check_task(stored: folder.Stored, task: str | None, place: str) -> None:
   """Raises BadInput if the predictor answers for another task."""
-  known = folder.parse(stored.files[folder.FACTS]).get("task")
+  known = stored.description.task
   if task is None:
     return
-  if not known:
+  if known is None:
     raise BadInput(f"the predictor in {place} knows no tasks; leave --task={task} out.")
-  if not task_names.is_meant(task, known["number"], known["name"]):
-    raise BadInput(f"the predictor in {place} is that of task {known['number']} ({known['name']!r}), not of {task!r}; "
+  if not task_names.is_meant(task, *known):
+    raise BadInput(f"the predictor in {place} is that of task {known.number} ({known.name!r}), not of {task!r}; "
                    "leave --task out, or give the run folder.")
 
 

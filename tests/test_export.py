@@ -45,7 +45,7 @@ def test_an_exported_mixture_has_no_room_for_more_experts(tmp_path, make_config,
   run = alma_jax.run(config, tmp_path / "run", data=arrays)
   for stage, num in ((0, 1), (4, 5)):
     stored = folder.read(export.export(run, stage=stage, out=tmp_path / f"stage{stage}"))
-    found = predictor.load(stored)
+    found = predictor.load(stored).program
     np.testing.assert_allclose(found(arrays[2][..., None])[1], run.predict(arrays[2], stage=stage), atol=2e-6)
     # h(D+1) and h(h+1) of an expert, 2(D+1) and 2(h+1) of a gate, with h=4, D=36; the last layer has 3(h+1)
     params = num * (4 * 37 + 4 * 5) + (num - 1) * 2 * (37 + 5) + 3 * 5

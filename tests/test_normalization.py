@@ -129,9 +129,8 @@ def test_far_values_of_a_column_that_was_constant_count_as_its_constant():
 
 def test_evaluate_names_columns_of_another_scale():
   x = np.random.default_rng(0).normal(0, [1e4, 1, 1], (500, 3)).astype(np.float32)
-  facts = dict(example_shape=[3], normalization=normalization.made(x).entries())
   for column, factor, expected in ((1, 1000, "column 1 has a mean of "), (1, 4, None), (0, 1, None)):
-    values, other = inputs.Scale(facts), x.copy()
+    values, other = inputs.Scale(normalization.made(x), False), x.copy()
     other[:, column] *= factor
     for part in np.split(other, 5):
       values.add(part)
@@ -179,8 +178,7 @@ def test_a_pixel_whose_scale_appears_later(tmp_path, monkeypatch, capsys, learne
   for stage in (1, 2):
     place = exporting.export(run, stage, tmp_path / f"export{stage}")
     np.testing.assert_allclose(load(place).predict(data[2]), run.predict(data[2], stage), atol=1e-6)
-  facts = json.loads((tmp_path / "export2/predictor.json").read_text())
-  values = inputs.Scale(facts)
+  values = inputs.Scale(predictors.read(tmp_path / "export2").description.constants, True)
   values.add(data[2])
   assert values.warning("x") is None
   values.add(np.repeat(data[2] * np.float32([[[1], [1]], [[100], [1]]]), 3, 0))
