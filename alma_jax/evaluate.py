@@ -39,7 +39,6 @@ from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import answers, inputs
-from alma_jax.store import local_copy
 from alma_jax.store.record import Record
 
 _NAMES = ("digits", "mnist", "cifar10")
@@ -65,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   commands.quiet()
   if args.out:
     answers.check_place(args.out)
-  predictor, record = predict.load(predict.stored_of(args)[0]), Record(local_copy.readable(args.workdir))
-  known = predictor.known
+  stored, _, record = predict.stored_of(args)
+  predictor, known = predict.load(stored), stored.description
   metrics = _metrics(args, record, known.problem)
   found, shown, hashes = predictor.evaluate(args.data, _batches(args, predictor.program.batch_size, known), metrics)
   found["overlap"] = _overlap(args, record, hashes, known.form)

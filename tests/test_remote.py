@@ -208,7 +208,7 @@ def test_two_runs_of_one_address(store, arrays, monkeypatch):
     assert store.objects()[remote.MANIFEST] == before[remote.MANIFEST]
 
 
-def test_what_reads_a_run_reads_addresses(store, whole, arrays, tmp_path):
+def test_what_reads_a_run_reads_addresses(store, whole, arrays, monkeypatch, tmp_path):
   alma_jax.run(config_of("gens"), "memory://b/runs/x", data=arrays)
   alma_jax.run(config_of("sm"), "memory://b/runs/y", data=arrays)
   store.new_machine()
@@ -228,6 +228,11 @@ def test_what_reads_a_run_reads_addresses(store, whole, arrays, tmp_path):
   done = alma("export", "--workdir=memory://b/runs/x", f"--out={tmp_path / 'out'}")
   assert done.returncode == 0, done.stderr
   assert (tmp_path / "out/predictor.json").exists()
+  np.savez(tmp_path / "new.npz", x=arrays[2], y=arrays[3])
+  fetched, fetch = [], local_copy._fetch
+  monkeypatch.setattr(local_copy, "_fetch", lambda *args, **options: fetched.append(args) or fetch(*args, **options))
+  done = alma("evaluate", "--workdir=memory://b/runs/x", f"--data={tmp_path / 'new.npz'}")
+  assert (done.returncode, len(fetched)) == (0, 1), done.stderr
   for address in ("memory://b/none", "memory://b/runs"):
     with pytest.raises(alma_jax.BadInput, match=f"there is no run at {address}"):
       alma_jax.load_run(address)
