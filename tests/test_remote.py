@@ -346,6 +346,29 @@ def test_a_damaged_local_copy_of_a_finished_run(store, arrays):
       assert {name: (folder / name).read_bytes() for name in local_copy.mirrored(folder)} == local
 
 
+def test_damage_of_a_finished_run_in_the_store_is_repaired(store, arrays, capsys):
+  """What is missing or cut comes from the local copy; of the rest, what follows from a checkpoint is repaired."""
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  kept, objects, fs = store.objects(), remote.Remote(ADDRESS).manifest().objects, fsspec.filesystem("memory")
+  flip = lambda name: fs.pipe_file(f"/b/x/{objects[name]}", kept[objects[name]].replace(b"1", b"2", 1))
+  fs.rm_file(f"/b/x/{objects['config.json']}")
+  fs.pipe_file(f"/b/x/{objects['train.jsonl']}", b"")
+  fs.rm_file("/b/x/metrics.jsonl")
+  store.log.clear()
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  assert store.objects() == kept
+  assert [method for method, *_ in store.log].count("put_file") == 3
+  assert "3 of 3 damaged or missing objects of memory://b/x were uploaded again" in capsys.readouterr().err
+  flip("metrics.jsonl")
+  flip("train.jsonl")  # nothing else has its lines
+  lost = store.objects()[objects["train.jsonl"]]
+  store.new_machine()
+  with pytest.warns(UserWarning, match=r"metrics\.jsonl is damaged or missing"):
+    alma_jax.run(config_of(), ADDRESS, data=arrays)
+  manifest = {remote.MANIFEST: store.objects()[remote.MANIFEST]}  # with the new machine's id
+  assert store.objects() == kept | {objects["train.jsonl"]: lost} | manifest
+
+
 def test_a_refused_local_copy_changes_nothing_in_the_store(store, arrays):
   """The lines of train.jsonl are in no checkpoint."""
   assert interrupted(config_of(), ADDRESS, 5, data=arrays)
