@@ -21,7 +21,7 @@ from alma_jax.runs import sampling, settings, snapshot
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("boosting", {}), slow("hmoe", {"train__epochs": 3}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
+    slow("boosting", {}), slow("hmoe", {"train__epochs": 3}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
     slow("ens", {"learner__combine": "logits"}), slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}),
     slow("ff", {}), slow("bagging", {}), slow("gens", {"learner__combine": "probabilities"}),
     slow("hmoe", {"learner__expert_widths": (4, 6), "learner__em_rounds": 2})])
@@ -63,6 +63,7 @@ def test_vgg_is_exported(tmp_path, make_config):
   np.testing.assert_allclose(_ask(export.export(run), data[2][:5], tmp_path), run.predict(data[2][:5]), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_language_models_are_exported(tmp_path, books):
   run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2), tmp_path / "run")
   place = export.export(run, out=tmp_path / "out")
@@ -128,7 +129,8 @@ class CountingModel(alma_jax.Model):
 
 
 @pytest.mark.parametrize(("learner", "model"), [
-    ("sm", "counting"), ("hmoe", "counting"), ("umix", "counting"), ("boosting", "counting"), ("reshaping", "mlp")])
+    ("sm", "counting"), ("reshaping", "mlp"), slow("hmoe", "counting"), slow("umix", "counting"),
+    slow("boosting", "counting")])
 def test_own_code_may_count_the_examples_of_a_batch(tmp_path, make_config, arrays, learner, model):
   alma_jax.register(Reshape)
   alma_jax.register(CountingModel)
@@ -163,7 +165,7 @@ class OwnHMoE(hmoe.Options):
     return self.made(context)
 
 
-@pytest.mark.parametrize("cls", [hmoe.HMoE, Small, slow(Sharp)])
+@pytest.mark.parametrize("cls", [hmoe.HMoE, slow(Small), slow(Sharp)])
 def test_one_example_at_a_time_only_if_own_code_predicts(tmp_path, make_config, arrays, monkeypatch, cls):
   alma_jax.register(OwnHMoE)
   monkeypatch.setattr(OwnHMoE, "made", cls)
@@ -201,6 +203,7 @@ class Speak(sm.Options):
     return Spoken(context)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
 def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):
   alma_jax.register(Speak)

@@ -7,7 +7,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from runs import alma, text_config
+from runs import alma, slow, text_config
 from stages import Stages, arrays_equal, batches_of, begin, contribution, train_stage
 
 import alma_jax
@@ -27,6 +27,7 @@ def setting_of(books, learner="sm", **changes):
   return settings.prepare(configs.parse(text_config(books, learner, **changes)))
 
 
+@pytest.mark.slow
 def test_cutting_a_stage_into_dispatches_changes_no_bit(books):
   setting = setting_of(books, train__eval_every=5, model__dropout=0.1)
   whole, report, rounds = train_stage(setting, setting.learner.init(), 0)
@@ -208,7 +209,8 @@ def test_noise_makes_copies_differ_and_leaves_the_others(books):
   assert live.params["layer1"]["router"].shape[-1] == 2  # the input has not changed
 
 
-@pytest.mark.parametrize("rates", [(0.01, 1e-6, 1e-5), (1e-6, 0.01, 1e-5), (1e-6, 1e-5, 0.01)])
+@pytest.mark.parametrize("rates", [
+    slow((0.01, 1e-6, 1e-5)), slow((1e-6, 0.01, 1e-5)), (1e-6, 1e-5, 0.01)])
 def test_what_a_learner_knows_is_that_of_the_chosen_candidate(books, monkeypatch, rates):
   def finish(self, state, data, trained):
     result = plain(self, state, data, trained)

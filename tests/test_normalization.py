@@ -186,7 +186,7 @@ def test_a_pixel_whose_scale_appears_later(tmp_path, monkeypatch, capsys, learne
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("sm", {}), ("gens", {}), slow("ens", {"stream__replay": 0.5}), slow("boosting", {}), slow("hmoe", {}),
+    ("gens", {}), slow("sm", {}), slow("ens", {"stream__replay": 0.5}), slow("boosting", {}), slow("hmoe", {}),
     slow("gmoe", {"model__num_experts": 2}),
     slow("anytime", {"train__steps": 10, "stream__memory_size": 40, "stream__schedule": "every"})])
 def test_a_scale_that_appears_later(tmp_path, monkeypatch, capsys, learner, changes):

@@ -169,7 +169,7 @@ def get_tasks(seed):
 """
 
 
-@pytest.mark.parametrize(("learner", "rows"), [("select", "0, 7"), ("mntdp", "0, 7"), ("mntdp", "7, 0")])
+@pytest.mark.parametrize(("learner", "rows"), [("select", "0, 7"), ("mntdp", "0, 7"), slow("mntdp", "7, 0")])
 def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, learner, rows):
   """One row decides; in features for another row it drowns in noise. Of equal errors the reused path wins."""
   (tmp_path / "twins.py").write_text(f"ROWS = {rows}\n{TWINS}")

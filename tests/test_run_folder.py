@@ -12,7 +12,7 @@ import types
 
 import pytest
 import tqdm
-from runs import Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, small_config
+from runs import Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, slow, small_config
 from tensorboardX.record_writer import RecordWriter
 
 import alma_jax
@@ -54,6 +54,7 @@ def test_an_edited_config_of_a_finished_run_is_noticed(tmp_path, arrays):
   assert alma_jax.load_run(tmp_path).predict(arrays[2]).shape == (30, 3)
 
 
+@pytest.mark.slow
 def test_lost_checkpoints_are_an_error(tmp_path, arrays, capfd):
   config = small_config(train__epochs=6, checkpoint__seconds=0.0, stream__waiting_time=1)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
@@ -253,7 +254,7 @@ def test_a_lack_of_memory_outside_of_a_run_gets_one_sentence(capsys):
   assert capsys.readouterr().err == "error: this process gets no more memory (full).\n"
 
 
-@pytest.mark.parametrize("where", ["lines", "checkpoint", "scalars"])
+@pytest.mark.parametrize("where", ["scalars", slow("lines"), slow("checkpoint")])
 def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monkeypatch, where):
   one_step_a_dispatch(monkeypatch)
   config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=0.0, log__tensorboard=True)
