@@ -227,7 +227,7 @@ def test_entries_are_no_new_data(tmp_path, arrays):
   for t in range(1, 3):
     parts.drop(folder, t)
   (folder / "end").touch()
-  alma_jax.run(live_config(folder), tmp_path / "run")
+  alma_jax.run(live_config(folder, log__predictor=True), tmp_path / "run")
   refused = alma("evaluate", "--workdir", tmp_path / "run", "--data", folder / "stream/001.npz")
   assert refused.returncode == 2
   assert "30 of the 30 examples" in refused.stderr
@@ -436,7 +436,8 @@ def test_columns_of_parquet_files(tmp_path, arrays):
     parquet.write_table(table(x[part], y[part], "fine_label"), folder / "stream" / f"{t}.parquet")
   parquet.write_table(table(x_test, y_test, "fine_label"), folder / "test.parquet")
   (folder / "end").touch()
-  fields = dict(dataset__settle_seconds=0.0, dataset__image_column="row", train__epochs=15, train__batch_size=8)
+  fields = dict(dataset__settle_seconds=0.0, dataset__image_column="row", train__epochs=15, train__batch_size=8,
+                log__predictor=True)
   with pytest.raises(BadInput, match="it has the columns fine_label and coarse_label, and any of them may be the label"
                                      "; choose it with dataset.label_column"):
     alma_jax.run(live_config(folder, **fields), tmp_path / "none")
@@ -499,7 +500,7 @@ def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arr
     which = np.flatnonzero(np.isin(y, classes))[8 * t:][:30]
     drop(folder, t, x[which], y[which])
   (folder / "end").touch()
-  config = live_config(folder, stream__waiting_time=1, train__epochs=12, train__batch_size=8)
+  config = live_config(folder, stream__waiting_time=1, train__epochs=12, train__batch_size=8, log__predictor=True)
   run = alma_jax.run(config, tmp_path / "run")
   args = ("evaluate", f"--workdir={run.path}", f"--data={folder / 'test.npz'}", f"--out={tmp_path / 'scores.json'}")
   assert alma(*args).returncode == 0
@@ -553,7 +554,8 @@ def test_labels_that_are_the_same_are_one_class(tmp_path, arrays):
   (folder / "end").touch()
   run = tmp_path / "run"
   done = launch("configs/live.py:sm", f"--config.dataset.name=live:{folder}", "--config.train.epochs=15",
-                "--config.train.batch_size=8", "--config.log.drift=0", f"--workdir={run}")
+                "--config.train.batch_size=8", "--config.log.drift=0", "--config.log.predictor=true",
+                f"--workdir={run}")
   assert done.returncode == 0, done.stderr
   assert [line["new_classes"] for line in lines(run, "stream.jsonl")] == [["0", "1", "café"], [], ["Café"]]
   assert "2.npz: the new class 'Café' resembles 'café'" in done.stderr

@@ -181,7 +181,7 @@ def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, lear
   assert (again["path"] == first["path"]) == (learner == "mntdp")
 
 
-@pytest.mark.parametrize("learner", ["select", "replay"])
+@pytest.mark.parametrize("learner", ["select", slow("replay")])
 def test_a_task_that_returns_is_predicted_with_its_newest_state(tmp_path, learner):
   """The third task returns to the first one with other images."""
   (tmp_path / "twins.py").write_text("ROWS = 0, 7\n" + TWINS.replace(
