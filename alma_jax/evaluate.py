@@ -39,6 +39,7 @@ from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import answers, inputs
+from alma_jax.predictors.description import Description
 from alma_jax.store.record import Record
 
 _NAMES = ("digits", "mnist", "cifar10")
@@ -91,8 +92,8 @@ def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sec
   return [known[name]() for name in chosen if name in known]
 
 
-def _batches(args: argparse.Namespace, size: int, known: Any) -> Iterator[examples.Examples]:
-  """The labelled images of --data; `known`: description.Images."""
+def _batches(args: argparse.Namespace, size: int, known: Description) -> Iterator[examples.Examples]:
+  """The labelled images of --data; `known`: of the predictor."""
   form, classes = known.form, known.classes
   kind, _, rest = args.data.partition(":")
   if args.data not in _NAMES and not (kind == "tfds" and rest):

@@ -256,9 +256,9 @@ def test_a_lack_of_memory_outside_of_a_run_gets_one_sentence(capsys):
 
 @pytest.mark.parametrize("where", ["scalars", slow("lines"), slow("checkpoint")])
 def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monkeypatch, where):
-  one_step_a_dispatch(monkeypatch)
   config = small_config(train__epochs=3, train__batch_size=16, log__tensorboard=True)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
+  one_step_a_dispatch(monkeypatch)
   config.checkpoint.seconds = 0.0
   left = [6]
 
@@ -287,9 +287,9 @@ def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monke
 
 
 def test_a_run_folder_that_is_moved_while_the_run_writes(tmp_path, arrays, monkeypatch):
-  one_step_a_dispatch(monkeypatch)
   config = small_config(train__epochs=3, train__batch_size=16)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
+  one_step_a_dispatch(monkeypatch)
   config.checkpoint.seconds, left = 0.0, [6]
 
   def moved():

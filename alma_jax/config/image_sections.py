@@ -1,12 +1,12 @@
 """The sections of the configs of image classification. Imports neither jax nor numpy."""
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from alma_jax.config import stream
 from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import IMAGES, OPTIMIZERS
-from alma_jax.config.sections import Optimizer, Plan, Rates
+from alma_jax.config.sections import Optimizer, Plan
 from alma_jax.config.stream import memory_part
 from alma_jax.errors import BadInput
 
@@ -83,10 +83,7 @@ class Train(Epochs):
   patience_delta: float = field(
       0.0, "a validation is an improvement if it raises the validation accuracy by more than this", at_least=0)
 
-  @property
-  def rates(self) -> Rates:
-    """The learning rate of the steps of a stage, apart from the `factors` of their updates."""
-    return Rates(self.learning_rate)
+  falling: ClassVar[int] = 0  # steps of a stage, at its end, in which the optimiser's own rate falls to 0
 
   def factors(self, stage: int, steps: Sequence[int], num: int) -> list[float] | None:
     """Factors of the updates in these steps of a stage of `num` steps, from 0; None: always 1."""

@@ -324,21 +324,6 @@ class Plan(NamedTuple):
   per_pass: int
 
 
-class Rates(NamedTuple):
-  """The learning rate in a stage: it rises linearly to its peak, stays, and falls linearly to 0 after the last step.
-
-  Attributes:
-    peak: the highest rate.
-    rising: training steps before the peak.
-    falling: training steps in which it falls; 0: it stays at its peak.
-    steps: training steps in the stage; 0 if it does not fall.
-  """
-  peak: float
-  rising: int = 0
-  falling: int = 0
-  steps: int = 0
-
-
 @dataclasses.dataclass(frozen=True)
 class Checkpoint(Section):
   """Checkpoints."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from alma_jax.config import stream
 from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import OPTIMIZERS, TEXT
-from alma_jax.config.sections import DataSet, Optimizer, Plan, Rates
+from alma_jax.config.sections import DataSet, Optimizer, Plan
 from alma_jax.config.stream import SCHEDULES, WHEN, Every, Schedule
 from alma_jax.errors import BadInput
 
@@ -86,11 +86,10 @@ class Train(Section):
     return OPTIMIZERS[TEXT]["adam"]()
 
   @property
-  def rates(self) -> Rates:
-    """See image_sections.Train."""
-    peak, = self.learning_rate
-    steps, warm = self.plan(0).steps, self.warmup_steps
-    return Rates(peak, warm, max(1, min(round(self.decay * steps), steps - warm)), steps)
+  def falling(self) -> int:
+    """Steps of a stage, after the warm-up and at its end, in which the learning rate falls to 0."""
+    steps = self.plan(0).steps
+    return max(1, min(round(self.decay * steps), steps - self.warmup_steps))
 
   def factors(self, stage: int, steps: Sequence[int], num: int) -> list[float] | None:
     """See image_sections.Train."""

@@ -1,7 +1,6 @@
 """predictor.json: what a predictor takes and answers, and where it comes from. Checked once, here. Imports no jax."""
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,54 +22,44 @@ class Task(NamedTuple):
   name: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Description:
-  """What predictor.json says; either Images or Texts.
+class Description(NamedTuple):
+  """What predictor.json says.
 
   Attributes:
-    problem: what the predictor answers, a name of config.registry.
     entries: all entries of the file.
+    problem: what the predictor answers, a name of config.registry.
     sha256: {name of a file of the predictor: its SHA-256}.
     stage: of the run, from 0; None: unknown.
     task: the task that the predictor answers for; None: its run has no tasks.
     dataset: name of the data set of its run; empty: unknown.
-    shape, dtype: of one input.
-    form: of the images that it takes; None: it takes texts.
-    outputs: numbers that an input leads to for each of its own, by which batches are bounded.
+    form: of the images or windows of tokens that it takes.
+    classes: of its answers; their names are empty if they have none.
+    constants: by which the program normalises images; None: unknown.
+    vocabulary: number of tokens that a language model knows; 0: it takes images.
   """
-  problem: ClassVar[str]
   entries: Mapping[str, Any]
+  problem: str
   sha256: Mapping[str, str]
   stage: int | None
   task: Task | None
   dataset: str
-  shape: tuple[int, ...]
-  dtype: np.dtype
-  form: Form | None = None
-  outputs: int = 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Images(Description):
-  """Of a predictor that classifies images.
-
-  Attributes:
-    classes: its answers; their names are empty if they have none.
-    constants: by which the program normalises; None: unknown.
-  """
-  problem: ClassVar[str] = IMAGES
   form: Form
   classes: Classes
   constants: normalization.Normalization | None
+  vocabulary: int
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Of one input."""
+    return self.form.shape or ()
+
+  @property
+  def dtype(self) -> np.dtype:
+    """Of one input."""
+    return np.dtype(self.form.dtype)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Texts(Description):
-  """Of a language model: `shape` is (L,), and `outputs` the size of its vocabulary."""
-  problem: ClassVar[str] = TEXT
-
-
-def parse(data: bytes) -> Images | Texts:
+def parse(data: bytes) -> Description:
   """Reads the contents of a predictor.json.
 
   Raises:
@@ -87,7 +76,7 @@ def parse(data: bytes) -> Images | Texts:
   return of(entries)
 
 
-def of(entries: Mapping[str, Any]) -> Images | Texts:
+def of(entries: Mapping[str, Any]) -> Description:
   """Checks the entries of a predictor.json; raises BadInput as `parse` does."""
   def entry(name: str, fits: Callable[[Any], bool], what: str, is_optional: bool = False) -> Any:
     value = entries.get(name)
@@ -95,47 +84,40 @@ def of(entries: Mapping[str, Any]) -> Images | Texts:
       raise BadInput(f"{NAME} has {name}={brief(value)}, which should be {what}")
     return value
 
-  task = entry("task", _is_task, "the number and the name of a task", True)
-  source = entry("provenance", lambda value: isinstance(value, dict), "an object", True) or {}
-  common: dict[str, Any] = dict(
-      entries=entries, dataset=str(source.get("dataset", "")), task=task and Task(task["number"], task["name"]),
-      sha256=entry("sha256", lambda value: isinstance(value, dict), "the SHA-256 of each file"),
-      stage=entry("stage", lambda value: _is_count(value, 0), "a whole number", True))
+  is_table = lambda value: isinstance(value, dict)
+  task = entry("task", lambda task: is_table(task) and _is_count(task.get("number")) and _are([task.get("name")], str),
+               "the number and the name of a task", True)
+  source = entry("provenance", is_table, "a table", True) or {}
+  of_run = (entry("sha256", is_table, "the SHA-256 of each file"),
+            entry("stage", lambda stage: _is_count(stage, 0), "a whole number", True),
+            task and Task(task["number"], task["name"]), str(source.get("dataset", "")))
   if "vocabulary" in entries:
     length, num = (entry(name, _is_count, "a whole number above 0") for name in ("sequence_length", "vocabulary"))
-    return Texts(**common, shape=(length,), dtype=np.dtype(np.int32), outputs=num)
+    return Description(entries, TEXT, *of_run, Form((length,), np.dtype(np.int32)), Classes("", (), 0), None, num)
   num = entry("classes", _is_count, "a whole number above 0")
-  names = entry("class_names", lambda value: _is_list(value, _is_text) and len(value) == num, f"{num} names", True)
-  shape = tuple(entry("example_shape", lambda value: _is_list(value, _is_count) and len(value) in (1, 3),
+  names = entry("class_names", lambda names: _are(names, str) and len(names) == num, f"{num} names", True)
+  shape = tuple(entry("example_shape", lambda shape: _are(shape, int) and len(shape) in (1, 3) and min(shape) > 0,
                       "[D] or [H, W, C]"))
-  dtype = np.dtype(entry("dtype", ("uint8", "float32").__contains__, "uint8 or float32"))
-  size = entry("image_size", lambda value: _is_count(value, 0), "a number of pixels, or 0")
-  constants = entry("normalization", lambda value: _are_constants(value, shape),
+  dtype = np.dtype(entry("dtype", lambda dtype: dtype in ("uint8", "float32"), "uint8 or float32"))
+  size = entry("image_size", lambda size: _is_count(size, 0), "a number of pixels, or 0")
+  constants = entry("normalization", lambda constants: _fit(constants, shape),
                     "a mean and a std for each column, channel or pixel", True)
-  return Images(**common, shape=shape, dtype=dtype, form=Form(shape, dtype, size, owner="the predictor takes"),
-                classes=Classes("the predictor", tuple(names or ()), num),
-                constants=constants and normalization.of_entries(constants))
+  return Description(
+      entries, IMAGES, *of_run, Form(shape, dtype, size, owner="the predictor takes"),
+      Classes("the predictor", tuple(names or ()), num), constants and normalization.of_entries(constants), 0)
 
 
 def _is_count(value: Any, least: int = 1) -> bool:
   return type(value) is int and value >= least
 
 
-def _is_text(value: Any) -> bool:
-  return isinstance(value, str)
+def _are(values: Any, kind: type) -> bool:
+  return isinstance(values, list) and all(type(each) is kind for each in values)
 
 
-def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
-  return isinstance(value, list) and all(map(fits, value))
-
-
-def _is_task(value: Any) -> bool:
-  return isinstance(value, dict) and _is_count(value.get("number")) and _is_text(value.get("name"))
-
-
-def _are_constants(value: Any, shape: tuple[int, ...]) -> bool:
+def _fit(constants: Any, shape: tuple[int, ...]) -> bool:
   """Whether these are normalisation constants of examples of this shape."""
   try:
-    return {each.shape for each in normalization.of_entries(value)} <= {shape[-1:], shape}
+    return {each.shape for each in normalization.of_entries(constants)} <= {shape[-1:], shape}
   except (KeyError, TypeError, ValueError):
     return False

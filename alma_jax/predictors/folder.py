@@ -37,7 +37,7 @@ class Stored(NamedTuple):
   """
   version: str
   files: Mapping[str, bytes]
-  description: description.Images | description.Texts
+  description: description.Description
 
 
 def stored(files: Mapping[str, bytes], version: str = "") -> Stored:

@@ -13,7 +13,7 @@ from alma_jax.config.sections import Metric
 from alma_jax.data import examples, tokens, unpacking
 from alma_jax.errors import BadInput
 from alma_jax.parallel import environment
-from alma_jax.predictors import answers, description, folder, inputs, requests, scores, texts
+from alma_jax.predictors import answers, folder, inputs, requests, scores, texts
 from alma_jax.predictors.program import Program
 
 _STEP = 4  # batches of a service are padded to powers of it, each of which is compiled
@@ -31,12 +31,8 @@ def load(stored: folder.Stored, before: "Predictor | None" = None) -> "Predictor
   Raises:
     BadInput: the files are not those of a predictor, or jax cannot run them on this machine.
   """
-  known = stored.description
   try:
-    program = Program(stored, None if before is None else before.program)
-    if isinstance(known, description.Texts):
-      return TextPredictor(stored.version, program, known, tokens.parse(stored.files[folder.TOKENIZER].decode()))
-    return ImagePredictor(stored.version, program, known)
+    return (TextPredictor if stored.description.vocabulary else ImagePredictor)(stored, before)
   except Exception as error:  # jax raises many kinds
     raise BadInput(f"the predictor cannot be loaded ({type(error).__name__}: {unpacking.first_line(error)}); export "
                    "it again.") from error
@@ -50,10 +46,10 @@ class Predictor:
     program: what predicts a batch.
     known: what predictor.json says.
   """
-  known: description.Description
-
-  def __init__(self, version: str, program: Program):
-    self.version, self.program = version, program
+  def __init__(self, stored: folder.Stored, before: "Predictor | None" = None):
+    """See `load`."""
+    self.version, self.known = stored.version, stored.description
+    self.program: Program = Program(stored, None if before is None else before.program)
 
   def tables(self, paths: Sequence[str], image_column: str) -> Iterator[dict[str, Any]]:
     """Predicts the examples of files and folders; yields rows of a table, {column: values}, see answers.table."""
@@ -66,6 +62,9 @@ class Predictor:
       data: the path of texts; for images, how the user calls them.
       batches: labelled images, at most `program.batch_size` at a time.
       metrics: to measure besides those that every predictor has.
+
+    Returns:
+      See scores.Scores.
     """
     raise NotImplementedError
 
@@ -91,10 +90,6 @@ class Predictor:
 
 class ImagePredictor(Predictor):
   """A predictor of the classes of images."""
-
-  def __init__(self, version: str, program: Program, known: description.Images):
-    super().__init__(version, program)
-    self.known: description.Images = known
 
   def tables(self, paths: Sequence[str], image_column: str) -> Iterator[dict[str, Any]]:
     reader = examples.Reader(self.known.form, labelled=False, part=examples.TEST, image_column=image_column)
@@ -146,10 +141,9 @@ class ImagePredictor(Predictor):
 class TextPredictor(Predictor):
   """A language model."""
 
-  def __init__(self, version: str, program: Program, known: description.Texts, tokenizer: Any):
-    super().__init__(version, program)
-    self.known: description.Texts = known
-    self._tokenizer = tokenizer
+  def __init__(self, stored: folder.Stored, before: Predictor | None = None):
+    super().__init__(stored, before)
+    self._tokenizer = tokens.parse(stored.files[folder.TOKENIZER].decode())
 
   def tables(self, paths: Sequence[str], image_column: str) -> Iterator[dict[str, Any]]:
     del image_column

@@ -42,7 +42,7 @@ class Program:
   @property
   def batch_size(self) -> int:
     """A good number of examples of a batch, a power of two."""
-    one = int(np.prod(self._known.shape)) * 4 * self._known.outputs
+    one = int(np.prod(self._known.shape)) * 4 * (self._known.vocabulary or 1)
     return int(np.clip(1 << (max(_BATCH_BYTES // one, 1).bit_length() - 1), 1, _MOST))
 
   @environment.fixed()

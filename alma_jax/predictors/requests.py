@@ -11,7 +11,7 @@ from alma_jax.data.task_names import is_meant
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 from alma_jax.messages import brief
-from alma_jax.predictors.description import Description, Images, Texts
+from alma_jax.predictors.description import Description
 
 JSON = "application/json"
 _MOST_PIXELS = 2**24  # of an image file; decoding more would take too much memory
@@ -25,7 +25,7 @@ class Refused(Exception):
     self.status = status
 
 
-def images(body: bytes, kind: str, known: Images) -> np.ndarray:
+def images(body: bytes, kind: str, known: Description) -> np.ndarray:
   """The examples [N, ...] of a request to a predictor of images.
 
   Args:
@@ -54,7 +54,7 @@ def images(body: bytes, kind: str, known: Images) -> np.ndarray:
   raise Refused(415, f"the content type is {kind or 'missing'}; send {JSON}, application/octet-stream or image/....")
 
 
-def texts(body: bytes, kind: str, known: Texts) -> list[str]:
+def texts(body: bytes, kind: str, known: Description) -> list[str]:
   """The texts of a request to a language model; for the arguments see `images`."""
   given = _entry(body, kind, "texts", known)
   if not isinstance(given, list) or not all(isinstance(text, str) and text for text in given) or not given:

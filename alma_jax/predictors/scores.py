@@ -1,7 +1,7 @@
 """How good a predictor is on labelled images and on texts, for `alma evaluate`. Imports no jax."""
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -9,36 +9,20 @@ from alma_jax import commands
 from alma_jax.config.sections import Metric
 from alma_jax.data import cache, tokens
 from alma_jax.data.examples import Examples
-from alma_jax.predictors import description, inputs, texts
+from alma_jax.predictors import inputs, texts
+from alma_jax.predictors.description import Description
 from alma_jax.problems import measures
 
 _BASIC = (measures.ClassErrors(), measures.NLL(), measures.CalibrationError())  # of images, always measured
 _SHOWN = 10  # classes of a description, those with the largest errors
 
 
-class Scores(NamedTuple):
-  """The metrics of a predictor on some data.
-
-  Attributes:
-    values: {name: value}, which JSON can hold.
-    shown: the same for people.
-    hashes: of each example.
-  """
-  values: dict[str, Any]
-  shown: str
-  hashes: list[int]
+Scores = tuple[dict[str, Any], str, list[int]]  # ({name: value} for JSON, the same for people, a hash of each example)
 
 
-def of_images(known: description.Images, data: str, metrics: Sequence[Metric],
+def of_images(known: Description, data: str, metrics: Sequence[Metric],
               predicted: Iterable[tuple[Examples, np.ndarray, np.ndarray]]) -> Scores:
-  """The scores of predictions for labelled images.
-
-  Args:
-    known: of the predictor.
-    data: how the user calls the images.
-    metrics: to measure besides those that every predictor has.
-    predicted: (batch, classes [B], probabilities [B, K]).
-  """
+  """The scores of predictions (batch, classes [B], probabilities [B, K]); `data` is how the user calls the images."""
   hashes: list[int] = []
   values = inputs.Scale(known.constants, len(known.shape) == 3)
   totals = measures.Totals({metric.name: metric for metric in (*_BASIC, *metrics)}.values())
@@ -53,10 +37,10 @@ def of_images(known: description.Images, data: str, metrics: Sequence[Metric],
   error = int(counts["wrong"].sum()) / num  # equal to the run's, to the bit
   found = dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
                loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist())
-  return Scores(found, _shown(found, known, [metric.name for metric in metrics]), hashes)
+  return found, _shown(found, known, [metric.name for metric in metrics]), hashes
 
 
-def of_texts(predict: texts.LogProbs, known: description.Texts, tokenizer: Any, documents: Sequence[bytes], size: int,
+def of_texts(predict: texts.LogProbs, known: Description, tokenizer: Any, documents: Sequence[bytes], size: int,
              metrics: Sequence[Metric]) -> Scores:
   """The scores of a language model, which predicts `size` windows at a time, for UTF-8 documents."""
   windows, counts = texts.windows(tokenizer, [document.decode() for document in documents],
@@ -70,10 +54,10 @@ def of_texts(predict: texts.LogProbs, known: description.Texts, tokenizer: Any, 
   line = (f"perplexity {found['perplexity']:.2f}, loss {loss:.4f} nats a token, over {num:,} tokens of "
           f"{len(documents)} documents")
   further = measures.brief(measures.newest([found], [metric.name for metric in metrics]))
-  return Scores(found, "\n".join([line, *further]), [cache.hash_row(document.strip()) for document in documents])
+  return found, "\n".join([line, *further]), [cache.hash_row(document.strip()) for document in documents]
 
 
-def _shown(found: dict[str, Any], known: description.Images, names: Sequence[str]) -> str:
+def _shown(found: dict[str, Any], known: Description, names: Sequence[str]) -> str:
   lines = [f"error {found['error']:.4f} ± {found['error_standard_error']:.4f}, loss {found['loss']:.4f} nats, "
            f"calibration error {found['calibration_error']:.4f}, over {found['num_examples']:,} examples"]
   classes = known.classes.names or range(known.classes.num)

@@ -18,7 +18,7 @@ import optax
 
 from alma_jax.config.fields import field
 from alma_jax.config.registry import OPTIMIZERS, TEXT, Registry, register
-from alma_jax.config.sections import Optimizer, Rates
+from alma_jax.config.sections import Optimizer
 from alma_jax.errors import BadInput
 
 RHO, EPSILON = 0.9, 1e-6  # of Adadelta
@@ -30,24 +30,24 @@ def of(train: Any) -> optax.GradientTransformation:
   The L2 penalty is coupled: it is added to the gradient of every parameter, of batch norm and biases, too, before
   momentum.
   """
-  core = train.optimizer.transform(_rate(train.rates))
+  core = train.optimizer.transform(_schedule(train))
   return optax.chain(optax.add_decayed_weights(train.weight_decay), core) if train.weight_decay else core
 
 
 def rate(train: Any, step: int) -> Any:
   """The learning rate of the optimiser of a section `train` in a step of a stage, from 0."""
-  made = _rate(train.rates)
+  made = _schedule(train)
   return made(step) if callable(made) else made
 
 
-def _rate(rates: Rates) -> float | optax.Schedule:
-  """A number if the rate stays at its peak; then the optimiser does not count its steps."""
-  peak, rising, falling, steps = rates
-  if not falling:
-    return peak
-  up = optax.linear_schedule(peak / (rising + 1), peak, rising)  # the rate of step 0 is not 0
-  down = optax.linear_schedule(peak, 0.0, falling, steps - rising - falling)
-  return optax.join_schedules([up, down], [rising])
+def _schedule(train: Any) -> float | optax.Schedule:
+  """A number, or the rate of each step: linear up to its peak, constant, then linear down to 0 after the last step."""
+  if not train.falling:
+    return float(train.learning_rate)
+  (peak,), warm = train.learning_rate, train.warmup_steps
+  up = optax.linear_schedule(peak / (warm + 1), peak, warm)  # the rate of step 0 is not 0
+  down = optax.linear_schedule(peak, 0.0, train.falling, train.plan(0).steps - warm - train.falling)
+  return optax.join_schedules([up, down], [warm])
 
 
 @register
