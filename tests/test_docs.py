@@ -94,12 +94,12 @@ def assert_added(cwd, monkeypatch, config, flags):
   """A run of `config` that is stopped and resumed by its command ends like one that is not."""
   path, _, learner = config.partition(":")
   command = ["main", f"--config={config}", *flags]
-  one_step_a_dispatch(monkeypatch)
   done = alma(*command, "--workdir=whole", cwd=cwd)
   assert done.returncode == 0, done.stderr
   texts = dict(flag.removeprefix("--config.").split("=", 1) for flag in flags)
   with contextlib.chdir(cwd):
     given = configs.overridden(configs.load_file(path, learner), texts)
+    one_step_a_dispatch(monkeypatch)
     assert interrupted(given, "cut", 5)
   done = alma(*command, "--workdir=cut", cwd=cwd)
   assert done.returncode == 0, done.stderr

@@ -165,7 +165,8 @@ class OwnHMoE(hmoe.Options):
     return self.made(context)
 
 
-@pytest.mark.parametrize("cls", [hmoe.HMoE, slow(Small), slow(Sharp)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [hmoe.HMoE, Small, Sharp])
 def test_one_example_at_a_time_only_if_own_code_predicts(tmp_path, make_config, arrays, monkeypatch, cls):
   alma_jax.register(OwnHMoE)
   monkeypatch.setattr(OwnHMoE, "made", cls)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import slow
 
 from alma_jax import keys, models
 from alma_jax.config.registry import NETWORKS
@@ -62,7 +61,8 @@ def test_initialisation_is_uniform_within_one_over_root_fan_in():
   np.testing.assert_array_equal(params["block0_0_bn"]["bias"], 0)
 
 
-@pytest.mark.parametrize("train", [slow(True), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [True, False])
 def test_padding_changes_neither_logits_nor_statistics(train):
   network = build("vgg", 4, (32, 32, 3))
   state = variables(network, (32, 32, 3))
