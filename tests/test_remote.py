@@ -241,11 +241,16 @@ def test_what_reads_a_run_reads_addresses(store, whole, arrays, monkeypatch, tmp
       alma_jax.load_run(address)
 
 
-def test_a_local_run_is_moved_to_a_store(store, whole, arrays):
+def test_a_local_run_is_moved_to_a_store(store, whole, arrays, monkeypatch):
   shutil.copytree(whole, store.folder(ADDRESS))
   alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
   store.new_machine()
+  fetched, get = [], MemoryFileSystem.get_file
+  monkeypatch.setattr(
+      MemoryFileSystem, "get_file", lambda fs, name, *args: (fetched.append(name), get(fs, name, *args)))
   assert_same_run(whole, alma_jax.load_run(ADDRESS).path)
+  manifest = remote.Remote(ADDRESS).manifest()
+  assert len(fetched) == len({*manifest.objects.values()}) < len(manifest.files)  # equal files are fetched once
 
 
 def test_overwriting_starts_again_everywhere(store, arrays):

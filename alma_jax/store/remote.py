@@ -16,6 +16,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -207,28 +208,34 @@ class Remote:
     Returns:
       The names of those that are damaged or missing in the store.
     """
-    objects, names = manifest.objects, list(names)
-    are_sound = _each(lambda name: self._fetched(name, objects[name], manifest.files[name]), names)
-    return {name for name, is_sound in zip(names, are_sound) if not is_sound}
+    objects = manifest.objects
+    files: dict[str, list[str]] = {}  # of each object; checkpoints share contents
+    for name in names:
+      files.setdefault(objects[name], []).append(name)
+    are_sound = _each(lambda object_: self._fetched(object_, files[object_], manifest.files[files[object_][0]]), files)
+    return {name for object_, is_sound in zip(files, are_sound) if not is_sound for name in files[object_]}
 
-  def _fetched(self, name: str, object_: str, file: File) -> bool:
-    path = self.folder / name
-    temporary = path.with_name(f".{path.name}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for _ in range(2):
-      is_there = self._try(lambda: (self._fs.get_file(self._path(object_), str(temporary)), True)[1], missing=False,
-                           is_large=file.size >= _LARGE)
-      if not is_there:
-        temporary.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+  def _fetched(self, object_: str, names: list[str], file: File) -> bool:
+    """Writes the contents of an object to the files of these names; returns whether they are sound."""
+    paths = [self.folder / name for name in names]
+    temporaries = [path.with_name(f".{path.name}.tmp") for path in paths]
+    for path in paths:
+      path.parent.mkdir(parents=True, exist_ok=True)
+    for is_last in (False, True):
+      if not self._try(lambda: (self._fs.get_file(self._path(object_), str(temporaries[0])), True)[1], missing=False,
+                       is_large=file.size >= _LARGE):
+        for path in (temporaries[0], *paths):
+          path.unlink(missing_ok=True)
         return False
-      is_sound = digest(temporary) == file.sha256
+      if (is_sound := digest(temporaries[0]) == file.sha256) or is_last:
+        break
+    for temporary in temporaries[1:]:
+      shutil.copyfile(temporaries[0], temporary)
+    for temporary, path in zip(temporaries, paths):
       with open(temporary, "rb") as written:
         os.fsync(written.fileno())
       temporary.replace(path)
-      if is_sound:
-        return True
-    return False
+    return is_sound
 
   def _path(self, name: str) -> str:
     return f"{self._root}/{name}"
