@@ -7,7 +7,6 @@ import functools
 import hashlib
 import json
 import os
-import pathlib
 import shutil
 import threading
 import time
@@ -37,8 +36,6 @@ class Store:
     MemoryFileSystem.pseudo_dirs[:] = [""]
     for method in ("pipe_file", "put_file", "rm_file"):
       monkeypatch.setattr(MemoryFileSystem, method, self._logged(method, getattr(MemoryFileSystem, method)))
-    monkeypatch.setattr(MemoryFileSystem, "get_file", lambda fs, name, path: pathlib.Path(path).write_bytes(
-        fs.cat_file(name)))  # its own moves one position in a file that threads share
     monkeypatch.setattr(lease, "SECONDS", 0.2)
     monkeypatch.setattr(remote, "PATIENCE", 0.3)
     self.new_machine()
