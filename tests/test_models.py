@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from runs import slow
 
 from alma_jax import keys, models
 from alma_jax.config.registry import NETWORKS
@@ -61,7 +62,7 @@ def test_initialisation_is_uniform_within_one_over_root_fan_in():
   np.testing.assert_array_equal(params["block0_0_bn"]["bias"], 0)
 
 
-@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("train", [slow(True), False])
 def test_padding_changes_neither_logits_nor_statistics(train):
   network = build("vgg", 4, (32, 32, 3))
   state = variables(network, (32, 32, 3))
@@ -89,6 +90,7 @@ def test_batch_norm_by_hand():
   np.testing.assert_allclose(y.ravel(), (np.array([1, 3, 50]) + 5 - 0.7) / np.sqrt(1 + 1e-5), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_padding_gets_no_gradient():
   network = build("vgg", 4, (32, 32, 3))
   state, x = variables(network, (32, 32, 3)), jax.random.normal(jax.random.key(1), (5, 32, 32, 3))

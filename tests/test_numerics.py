@@ -10,6 +10,7 @@ from alma_jax import config as configs
 from alma_jax.models import cost
 from alma_jax.problems import classification
 from alma_jax.store import metrics
+from alma_jax.training import optimizers
 from alma_jax.types import Cost
 
 
@@ -27,7 +28,7 @@ def steps(optimizer, params, grads):
 
 def test_adadelta_is_optax_adadelta():
   grads = list(jax.random.normal(jax.random.key(0), (20, 50)) * 10.0 ** jnp.linspace(-3, 2, 50)[None])
-  ours = steps(train_config(learning_rate=0.7).transform(), jnp.ones(50), grads)
+  ours = steps(optimizers.of(train_config(learning_rate=0.7)), jnp.ones(50), grads)
   theirs = steps(optax.adadelta(0.7, rho=0.9, eps=1e-6), jnp.ones(50), grads)
   np.testing.assert_allclose(ours, theirs, rtol=2e-6)
 
@@ -35,7 +36,7 @@ def test_adadelta_is_optax_adadelta():
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_sgd_adds_l2_before_momentum(nesterov):
   train = train_config(optimizer="sgd", learning_rate=0.1, momentum=0.5, nesterov=nesterov, weight_decay=0.01)
-  sgd = train.transform()
+  sgd = optimizers.of(train)
   result = steps(sgd, jnp.array([2.0]), [jnp.array([1.0]), jnp.array([-1.0])])
   w, m = 2.0, 0.0
   for g in (1.0, -1.0):
@@ -47,7 +48,7 @@ def test_sgd_adds_l2_before_momentum(nesterov):
 
 def test_adam_is_optax_adam():
   grads = list(jax.random.normal(jax.random.key(0), (5, 4)))
-  ours = steps(train_config(optimizer="adam", learning_rate=0.01).transform(), jnp.ones(4), grads)
+  ours = steps(optimizers.of(train_config(optimizer="adam", learning_rate=0.01)), jnp.ones(4), grads)
   np.testing.assert_array_equal(ours, steps(optax.adam(0.01), jnp.ones(4), grads))
 
 

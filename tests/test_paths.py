@@ -169,7 +169,7 @@ def get_tasks(seed):
 """
 
 
-@pytest.mark.parametrize(("learner", "rows"), [("select", "0, 7"), ("mntdp", "0, 7"), ("mntdp", "7, 0")])
+@pytest.mark.parametrize(("learner", "rows"), [("select", "0, 7"), ("mntdp", "0, 7"), slow("mntdp", "7, 0")])
 def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, learner, rows):
   """One row decides; in features for another row it drowns in noise. Of equal errors the reused path wins."""
   (tmp_path / "twins.py").write_text(f"ROWS = {rows}\n{TWINS}")
@@ -181,7 +181,7 @@ def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, lear
   assert (again["path"] == first["path"]) == (learner == "mntdp")
 
 
-@pytest.mark.parametrize("learner", ["select", "replay"])
+@pytest.mark.parametrize("learner", ["select", slow("replay")])
 def test_a_task_that_returns_is_predicted_with_its_newest_state(tmp_path, learner):
   """The third task returns to the first one with other images."""
   (tmp_path / "twins.py").write_text("ROWS = 0, 7\n" + TWINS.replace(

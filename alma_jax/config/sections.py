@@ -165,7 +165,7 @@ class Optimizer(Section):
   """Base class of the fields of an optimiser, under `train.`."""
   name: str = ""
 
-  registries: ClassVar[Mapping[str, Registry]] = OPTIMIZERS
+  registries: ClassVar[Mapping[str, Registry]] = {problem: OPTIMIZERS[problem] for problem in (IMAGES, TASKS)}
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
 
   def transform(self, rate: Any) -> Any:

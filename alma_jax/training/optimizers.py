@@ -1,20 +1,53 @@
-"""Optimisers of the paper as optax transformations (docs/algorithms.md §0); the section `train` of a config uses them.
+"""The optimisers that the section `train` of a config can name, as optax transformations (docs/algorithms.md §0, §5).
 
-Their state is fresh at every stage, unless a learner keeps it.
+  adadelta   images, tasks: as the paper uses it for MNIST; the default for images
+  adam       images, tasks: the default for tasks
+  adam       text: with the moments of the Switch Transformer; no field chooses it yet
+  sgd        images, tasks: with momentum, Nesterov's too
+
+To add one, write a class whose `transform` returns the transformation, and register it for its problems. `of` adds what
+all have in common. Their state is fresh at every stage, unless a learner keeps it.
 """
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from alma_jax.config.fields import field
-from alma_jax.config.registry import register
+from alma_jax.config.registry import OPTIMIZERS, TEXT, Registry, register
 from alma_jax.config.sections import Optimizer
 from alma_jax.errors import BadInput
 
 RHO, EPSILON = 0.9, 1e-6  # of Adadelta
+
+
+def of(train: Any) -> optax.GradientTransformation:
+  """The optimiser of a section `train`, apart from the `factors` of its updates.
+
+  The L2 penalty is coupled: it is added to the gradient of every parameter, of batch norm and biases, too, before
+  momentum.
+  """
+  core = train.optimizer.transform(_schedule(train))
+  return optax.chain(optax.add_decayed_weights(train.weight_decay), core) if train.weight_decay else core
+
+
+def rate(train: Any, step: int) -> Any:
+  """The learning rate of the optimiser of a section `train` in a step of a stage, from 0."""
+  made = _schedule(train)
+  return made(step) if callable(made) else made
+
+
+def _schedule(train: Any) -> float | optax.Schedule:
+  """A number, or the rate of each step: linear up to its peak, constant, then linear down to 0 after the last step."""
+  if not train.falling:
+    return float(train.learning_rate)
+  (peak,), warm = train.learning_rate, train.warmup_steps
+  up = optax.linear_schedule(peak / (warm + 1), peak, warm)  # the rate of step 0 is not 0
+  down = optax.linear_schedule(peak, 0.0, train.falling, train.plan(0).steps - warm - train.falling)
+  return optax.join_schedules([up, down], [warm])
 
 
 @register
@@ -51,8 +84,19 @@ class Adam(Optimizer):
   """Adam."""
   name: str = "adam"
 
+  moments: ClassVar[tuple[float, float, float]] = 0.9, 0.999, 1e-8  # β1, β2 and ε
+
   def transform(self, rate: Any) -> optax.GradientTransformation:
-    return optax.adam(rate)
+    return optax.adam(rate, *self.moments)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class TextAdam(Adam):
+  """Adam, as language models use it."""
+  registries: ClassVar[Mapping[str, Registry]] = {TEXT: OPTIMIZERS[TEXT]}
+  problems: ClassVar[tuple[str, ...]] = (TEXT,)
+  moments: ClassVar[tuple[float, float, float]] = 0.9, 0.98, 1e-8
 
 
 class AdadeltaState(NamedTuple):

@@ -16,6 +16,8 @@ from alma_jax.runs import settings
 from alma_jax.store import checkpoint
 from alma_jax.training import loop
 
+pytestmark = pytest.mark.slow
+
 ALONE = """
 import sys
 import types
