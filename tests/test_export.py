@@ -55,10 +55,11 @@ def test_an_exported_mixture_has_no_room_for_more_experts(tmp_path, make_config,
 
 
 @pytest.mark.slow
-def test_vgg_is_exported(tmp_path, make_config):
+@pytest.mark.parametrize(("name", "shape"), [("vgg", (32, 32, 3)), ("compact", (12, 9, 3))])
+def test_convolutional_networks_are_exported(tmp_path, make_config, name, shape):
   from runs import blobs
-  data = (*blobs(120, (32, 32, 3)), *blobs(30, (32, 32, 3), seed=1))
-  run = alma_jax.run(make_config("ens", model__name="vgg", learner__num_members=2, train__epochs=1), tmp_path / "run",
+  data = (*blobs(120, shape), *blobs(30, shape, seed=1))
+  run = alma_jax.run(make_config("ens", model__name=name, learner__num_members=2, train__epochs=1), tmp_path / "run",
                      data=data)
   np.testing.assert_allclose(_ask(export.export(run), data[2][:5], tmp_path), run.predict(data[2][:5]), atol=1e-5)
 

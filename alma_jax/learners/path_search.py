@@ -109,7 +109,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
     sampler.improve(sampled, np.array([rewards[j] for j in sampled.tolist()]))
   shape = (1, *data.pool.x.shape[1:])
   forward, both = (np.array([count(one.network, shape) for one in candidates], np.int64)
-                   for count in (cost.forward_macs, cost.training_flops))
+                   for count in (cost.forward_macs, functools.partial(optimizers.flops, train)))
   return Found(sampler.probabilities().tolist(), batch * int(((trained + judged) * forward).sum()),
                batch * int((trained * both + 2 * judged * forward).sum()))
 
