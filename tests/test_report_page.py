@@ -36,6 +36,7 @@ document.title = JSON.stringify(shown);
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
 @pytest.mark.parametrize("pixels", [360, 1200])
 def test_a_browser_shows_the_page(tmp_path, runs, pixels):

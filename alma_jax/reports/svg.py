@@ -98,13 +98,13 @@ def _points(axes: Axes, panel: Panel, line: Line) -> tuple[str, str]:
   at = _inside(axes, line.x, line.y)
   low, high = (_inside(axes, line.x, np.clip(end, *axes.get_ylim()))[:, 1] for end in (line.low, line.high))
   for i, (x, y) in enumerate(at):
-    fill = "none" if line.form == "arrow" and i else key.get_fillstyle()
+    kind = _FILLS.get("none" if line.form == "arrow" and i else key.get_fillstyle(), "pale")
     deviation = f" ± {spread[i]:.2g}" if spread[i] else ""
     tip = _tip(line.names[i] if line.names else key.get_label(), f"{panel.y}: {_number(line.y[i])}{deviation}",
                f"{panel.x}: {_number(line.x[i])}")
-    marks.append((f'<line class="bar" x1="{x:.1%}" x2="{x:.1%}" y1="{low[i]:.1%}" y2="{high[i]:.1%}"/>'
-                  if spread[i] else "")
-                 + f'<use href="#{_id(key.get_marker())}" class="{_FILLS.get(fill, "pale")}" x="{x:.1%}" y="{y:.1%}" {tip}/>')
+    if spread[i]:
+      marks.append(f'<line class="bar" x1="{x:.1%}" x2="{x:.1%}" y1="{low[i]:.1%}" y2="{high[i]:.1%}"/>')
+    marks.append(f'<use href="#{_id(key.get_marker())}" class="{kind}" x="{x:.1%}" y="{y:.1%}" {tip}/>')
   joined = key.get_linestyle() != "None" and len(at) > 1
   return f'<path class="line" d="{_lines(at)}" {_dashed(line)}/>' if joined else "", "".join(marks)
 
