@@ -38,7 +38,8 @@ class Card(NamedTuple):
   @property
   def line(self) -> str:
     """Of Markdown."""
-    return f"- {self.question}: **{self.answer}**{self.value and f', {self.value}'}. {self.details}."
+    colon = "" if self.question.endswith("?") else ":"
+    return f"- **{self.question}{colon}** {self.answer}{self.value and f', {self.value}'} ({self.details})."
 
 
 def headline(study: Study, alone: bool = True) -> str:
