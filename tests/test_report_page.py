@@ -125,7 +125,7 @@ def test_the_answers_of_a_study(runs):
                                                  "+15%, for 400 instead of 800 multiply-adds")
   assert shown["Which waiting time?"] == ("w = 1", "", "lowest CER for 4 of 4 settings")
   assert shown["Did growing pay?"][0].endswith("of 4 cases")
-  assert cards.of(study, [])[2].line == "- **Which waiting time?** w\xa0=\xa01 (lowest CER for 4 of 4 settings)."
+  assert cards.of(study, [])[2].line == "- **Which waiting time?** w = 1 (lowest CER for 4 of 4 settings)."
 
 
 def test_whether_a_lead_is_significant(tmp_path):
