@@ -8,7 +8,6 @@ from made_studies import (  # noqa: F401
   FALSE,
   TRUE,
   _path,
-  counts,
   image_runs,
   keep,
   text_runs,
@@ -116,15 +115,15 @@ def test_a_study_that_is_not_complete(tmp_path):
   assert {key: found[key] for key in found if found[key] != before[key]} == {trade_off: "not measured"}
   # Of 7 learners, 4 widths and 4 waiting times, all at 3 widths, besides `sm` at one waiting time.
   claim = "Larger networks have a lower CER", "MNIST"
-  assert "81 of 112 kinds of runs are complete" in counts(tmp_path / "part", 9)[claim]
-  assert "complete" not in counts(tmp_path, 9)[claim]
+  assert "81 of 112 kinds of runs are complete" in verdicts(tmp_path / "part", "where")[claim]
+  assert "complete" not in verdicts(tmp_path, "where")[claim]
 
 
 def test_why_a_claim_is_not_measured(tmp_path):
   """With one seed, and without large networks."""
   runs, stream = image_runs(TRUE, 1)
   keep(tmp_path, "mnist", runs[(runs["seed"] == 0) & (runs["model.width"] < 32)], stream)
-  numbers = verdicts(tmp_path, 4)
+  numbers = verdicts(tmp_path, "number")
   why = [numbers[claim, study] for claim, study in (
       ("An intermediate waiting time is best for small networks", "MNIST"),
       ("An intermediate waiting time is best for large networks", "MNIST"),
@@ -153,7 +152,7 @@ def test_counts_that_hold_in_part(tmp_path):
   keep(tmp_path, "mnist", runs, stream)
   claim = "Learners that grow cost less compute than ensembles", "MNIST"
   assert verdicts(tmp_path)[claim] == "in part"
-  assert counts(tmp_path, 9)[claim] == "w = 1: 12 of 12, w = 10: 0 of 12, w = 50: 12 of 12"
+  assert verdicts(tmp_path, "where")[claim] == "w = 1: 12 of 12, w = 10: 0 of 12, w = 50: 12 of 12"
 
   runs, stream = text_runs()
   dear = (runs["learner.name"] == "ens") & (runs["learner.num_members"] == 4)
@@ -179,6 +178,7 @@ def test_the_page_is_that_of_the_committed_runs():
   assert (folder / claims.PAGE).read_text() == claims.page(folder)
   kept = pd.read_csv(folder / claims.COMPARISONS)
   pd.testing.assert_frame_equal(kept, claims.comparisons(folder), check_exact=False, rtol=1e-5, check_dtype=False)
+  assert (folder / claims.VERDICTS).read_text() == claims.verdicts(folder).to_csv(index=False)
 
 
 def test_verdicts_do_not_depend_on_the_numbers_of_seeds(tmp_path):
@@ -243,10 +243,10 @@ def test_the_command_that_makes_what_is_missing(tmp_path, monkeypatch):
   keep(tmp_path, "mnist", runs, stream)
   keep(tmp_path, "cifar", runs.assign(**{"dataset.name": "cifar10", "train.epochs": 3}), stream)
   large = "An intermediate waiting time is best for large networks"
-  commands = verdicts(tmp_path, 5)
+  commands = verdicts(tmp_path, "command")
   assert commands[large, "MNIST"] == "`alma sweep --config=sweeps/mnist`"
   monkeypatch.setattr(claims, "_seeds", lambda study: [*runs["seed"]])
-  commands = verdicts(tmp_path, 5)
+  commands = verdicts(tmp_path, "command")
   assert commands[large, "MNIST"] == ""
   assert commands[large, "CIFAR-10, 3 epochs"] == "`alma sweep --config=sweeps/cifar:full`"
   assert commands["Larger networks have a lower CER", "MNIST"] == "`alma sweep --config=sweeps/mnist`"
