@@ -18,14 +18,12 @@ BASELINE, LOOKING = "independent", ("select", "mntdp")
 SHORT, NEVIS, LONG = ("s_minus", "s_in", "s_pl", "s_plus", "s_out"), "nevis_mini", "s_long"
 REPEATED, PLASTIC = ("s_minus", "s_in"), "s_pl"  # the last task is like the first one; like none
 NOT_MEASURED = "not measured"
-SHORT_SWEEP, LONG_SWEEP = "sweeps/tasks", "sweeps/tasks_long"
-SWEEPS = {"vgg": "sweeps/tasks:vgg"}  # {network: what makes its runs, if it is not SHORT_SWEEP}
 MODULES = 20  # that `mntdp` stores at most on a short stream
 LONGEST, DEEPER, HUBS = 1/4, 1/3, 1/2  # of `chains`
 
 
 class Row(NamedTuple):
-  """A line of the page: a claim, the data that it is judged by, the verdict, the number, and the sweep of the runs.
+  """A line of the page: a claim, the data that it is judged by, the verdict, and the number.
 
   The number is "" if the claim is not measured.
   """
@@ -33,7 +31,6 @@ class Row(NamedTuple):
   data: str
   verdict: str
   number: str
-  sweep: str = SHORT_SWEEP
 
 
 def rows(runs: pd.DataFrame) -> list[Row]:
@@ -239,10 +236,9 @@ def long(runs: pd.DataFrame) -> list[Row]:
     name = mine[STUDY].iloc[0]
   stored = (mine["num_modules"] / (mine["num_parts"] * mine["num_tasks"])).tolist()
   return [Row(f"The average accuracy of `mntdp` is at least that of `{BASELINE}`. Number: the difference", name,
-              *_said(gain(runs), corrected(runs)[LONG, "mntdp"]), LONG_SWEEP),
-          Row("It needs under half the memory. Number: its share", name, *_below(saved, 1/2), LONG_SWEEP),
-          Row("It stores fewer modules than T networks have. Number: its share", name, *_below(stored, 1),
-              LONG_SWEEP)]
+              *_said(gain(runs), corrected(runs)[LONG, "mntdp"])),
+          Row("It needs under half the memory. Number: its share", name, *_below(saved, 1/2)),
+          Row("It stores fewer modules than T networks have. Number: its share", name, *_below(stored, 1))]
 
 
 def gain(runs: pd.DataFrame) -> Evidence | None:
@@ -261,8 +257,7 @@ def _paired(runs: pd.DataFrame, column: str) -> dict[int, tuple[float, float]]:
 
 def _of(row: Row, network: str) -> Row:
   """A line that says which network it is about."""
-  sweep = SWEEPS.get(network.split()[0], SHORT_SWEEP) if row.sweep == SHORT_SWEEP else row.sweep
-  return row._replace(data=f"{row.data}, {network}", sweep=sweep)
+  return row._replace(data=f"{row.data}, {network}")
 
 
 def interval(of: Estimate) -> str:

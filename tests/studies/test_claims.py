@@ -275,7 +275,7 @@ def test_studies_of_the_same_data_corrected_together(tmp_path):
   adjusted = claims.adjusted_of(rows, lambda study: study)
   assert adjusted == [0.03, 0.9, 0.04]
   text = " ".join(" ".join(claims._together(rows, adjusted)).split())
-  assert text.endswith("these would not be significant any more: claim 9 on MNIST (p = 0.06).")
+  assert text.endswith("these would no longer be significant: claim 9 on MNIST (p = 0.06).")
   rows[0] = (9, "mnist", found(0.02))
   assert "no verdict would change" in " ".join(claims._together(rows, claims.adjusted_of(rows, lambda study: study)))
 
