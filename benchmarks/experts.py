@@ -102,8 +102,8 @@ def page(table: pd.DataFrame) -> str:
           f"{100 * runs['test_error'].std():.2f} | {len(runs)} | {runs['num_params'].iloc[0]:,} | "
           f"{runs['predict_macs'].iloc[0]:,} | {runs['cumulative_fwd_macs'].mean():.3g} |"
           for (width, learner, networks), runs in kinds]
-  head = ("| learner | width | networks | test error in % | seeds | parameters | multiply-adds of a prediction | of the "
-          "training |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+  head = ("| learner | width | networks | test error in % | seeds | parameters | multiply-adds of a prediction | of "
+          "the training |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
   seeds = kinds.size()
   note = "" if seeds.min() == seeds.max() else (
       "\nThe study is not finished: some kinds of runs lack seeds, and claims about them have no verdict yet. Run the "
