@@ -69,8 +69,8 @@ asks questions. Those of earlier versions answer them: A finds bigger models bet
 
 The number says by how much the first quantity is larger than the second: the geometric mean over all comparisons, with
 its 95 % interval over seeds. A positive percentage or a multiple above 1 supports the claim, unless the claim names the
-learners or the multiples. Then follow the share of comparisons that support it, and p
-([how the verdicts are made](#how-the-verdicts-are-made)).
+learners or the multiples. `verdicts.csv` has p and the shares of comparisons that support each claim;
+[how the verdicts are made](#how-the-verdicts-are-made) says what they mean.
 """
 # The findings in short: a sentence with the numbers of rows, and the verdicts on which it rests, {{(claim, study):
 # verdict}}. A sentence whose verdicts have changed is left out.
@@ -135,8 +135,8 @@ _COMMANDS = """
 
 `python benchmarks/claims.py docs/results` writes this page from the runs in `STUDY/runs.csv`, and two tables beside it:
 
-- `verdicts.csv` has a row for each claim and study. It adds the lowest, median and highest comparison, the seeds, the
-  groups in which comparisons support the claim, and the command that makes missing runs.
+- `verdicts.csv` has a row for each claim and study: how many comparisons support it, the lowest, median and highest
+  one, p, the groups in which they support it, and the command that makes missing runs.
 - `comparisons.csv` has each comparison, as a ratio (1.1 for +10 %) or in points.
 
 To add a seed to a study, run `alma sweep --config=sweeps/STUDY --seeds=3`, and then:
@@ -226,16 +226,15 @@ def _others(there: pd.DataFrame, runs: pd.DataFrame, report: pathlib.Path) -> pd
 def page(results: pathlib.Path) -> str:
   """The text of the page."""
   rows, adjusted, table = _judged(results)
-  head = "\n| claim | data | verdict | number | for it | p |\n| --- | --- | --- | --- | ---: | ---: |"
+  head = "\n| claim | data | verdict | number |\n| --- | --- | --- | --- |"
   tables = {False: [head], True: [head]}  # whether it is that of the questions
   said = 0
   for (number, study, _), line in zip(rows, table.to_dict("records")):
     claim = _ALL[number - 1]
     name = "" if number == said else f"**{number}. {claim.text}** ({claim.source}): {claim.quantity}"
     where = f"; {line['where']}" if evidence.DEPENDS in line["verdict"] else ""
-    share = f"{line['for it']}/{line['comparisons']}" if line["comparisons"] else ""
     tables[number > len(CLAIMS)].append(
-        f"| {name} | {_data(results, study)} | {line['verdict']} | {line['number']}{where} | {share} | {line['p']} |")
+        f"| {name} | {_data(results, study)} | {line['verdict']} | {line['number']}{where} |")
     said = number
   labels = [f"- {_data(results, study)}: `alma sweep --config={STUDIES[study].sweep}`" for study in STUDIES
             if (results / study / PAGE).is_file()]

@@ -105,8 +105,9 @@ def markdown() -> str:
   """The page docs/fields.md."""
   parts = [_PAGE]
   for (title, about), fields in groups().items():
-    table = "\n".join([_TABLE, *(_row(path, each) for path, each in fields)]) if fields else ""
-    parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), table))) + "\n")
+    if fields:
+      table = "\n".join([_TABLE, *(_row(path, each) for path, each in fields)])
+      parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), table))) + "\n")
   return "\n".join(parts)
 
 

@@ -28,14 +28,14 @@ def test_the_table_of_a_study(tmp_path):
                                         & (runs["stream.waiting_time"] == 1))], stream)
   (table,) = study_table.all_of(tmp_path / "mnist_replay")
   assert table.splitlines() == [
-      "| | width | w = 1 | w = 10 |",
-      "| --- | ---: | ---: | ---: |",
-      "| `sm`, replay 0 | 4 | 5.0 ± 1.0 | 14.0 ± 1.0 |",
-      "| `sm`, replay 0 | 64 | 65.0 ± 1.0 | 74.0 ± 1.0 |",
-      "| `sm`, replay 1 | 4 | 5.5 ± 1.0 | 14.5 ± 1.0 |",
-      "| `sm`, replay 1 | 64 | 65.5 ± 1.0 | 74.5 ± 1.0 |",
-      "| `ens` | 4 | 105.0 ± 1.0 | 114.0 ± 1.0 |",
-      "| `ens` | 64 | | 174.0 ± 1.0 |"]
+      "| | width | w = 1 | w = 10 | ± |",
+      "| --- | ---: | ---: | ---: | ---: |",
+      "| `sm`, replay 0 | 4 | 5.0 | 14.0 | 1.0 |",
+      "| `sm`, replay 0 | 64 | 65.0 | 74.0 | 1.0 |",
+      "| `sm`, replay 1 | 4 | 5.5 | 14.5 | 1.0 |",
+      "| `sm`, replay 1 | 64 | 65.5 | 74.5 | 1.0 |",
+      "| `ens` | 4 | 105.0 | 114.0 | 1.0 |",
+      "| `ens` | 64 | | 174.0 | 1.0 |"]
 
 
 def test_the_costs_of_growing_at_several_intervals(tmp_path):
