@@ -111,23 +111,21 @@ _METHOD = """
 - **Groups.** We also test the comparisons of each learner, width and waiting time, and single comparisons, corrected
   for the number of groups of the claim (Holm). ▲ and ▼ mark the groups that are significantly for it and against it.
 - **The best of several kinds of runs** is chosen on another seed than the one that it is compared on. Otherwise luck
-  would make the lowest of several equal kinds look better. The order of the seeds that says least counts. In
-  simulations without an effect, less than 4 % of such tests are significant (`tests/studies/test_evidence.py`).
+  would make the lowest of several equal kinds look better. The order of the seeds that says least counts.
 - **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made-up scores without any effect, 1 had a
   verdict other than "cannot tell" (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`); with
   the runs of `mnist_replay` 2, with those of `cifar` none.
-- **Replay.** Runs with replay count only for the claims about replay and about training from scratch. With S stages,
-  replay takes (S + 1) / 2 times the compute. The paper's 4.5 is the extra compute beyond one pass at S = 10. Its 122.5
-  is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
-- **Waiting times** are equal on both sides, unless the quantity says "at any waiting time". Long ones are mostly
-  guessing, so ratios of CERs are close to 1 there. Runs with only two trainings do not count where growth or replay is
-  compared with none.
 - **Costs** are counted, not tested. The interval is the range over comparisons and seeds. A comparison supports the
   claim if it does with every seed.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, provided that
   both sides have a kind that costs {near} to {slack} times as much.
-- **Runs.** An incomplete study is compared on the seeds that at least half of its kinds of runs have. Claims about all
-  learners on MNIST use both studies with equal epochs.
+- **Waiting times** are equal on both sides, unless the quantity says "at any waiting time". Long ones are mostly
+  guessing, so ratios of CERs are close to 1 there.
+- **What counts.** Runs with replay count only for the claims about replay and about training from scratch, runs with
+  only two trainings not where growth or replay is compared with none. An incomplete study is compared on the seeds that
+  at least half of its kinds of runs have. Claims about all learners on MNIST use both studies with equal epochs.
+- **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
+  one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
 - **The language models are not converged,** and much smaller than the paper's. This limits all claims about them.
 """
 _COMMANDS = """

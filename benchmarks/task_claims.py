@@ -30,7 +30,7 @@ PAGE, RUNS, STREAMS, SEARCHING = "README.md", "runs.csv", "streams.csv", "retrie
 # {column of runs.csv: column of streams.csv}, and {column on the page: its form}.
 MEANS = {"average_accuracy": "A", "forgetting": "F", "cumulative_error": "E", "cumulative_train_flops": "C",
          TRANSFER: "T", "memory": "M", "num_modules": "modules"}
-SHOWN = {"A": ".3f", "C": ".3g", "M": ",.0f"}
+SHOWN = {"A": ".3f", "C": ".3g"}
 
 
 class Picture(NamedTuple):
@@ -101,10 +101,10 @@ T in points, with its interval. Bold: p is below 0.05, corrected for the number 
 """
 _STREAMS = """## Accuracy and cost
 
-Means over seeds, the best learner of a stream in bold: the average accuracy A ± standard deviation, the cost C in
-floating-point operations of all trainings and searches, and the stored parameters M
-([definitions](../../task-streams.md#what-a-run-folder-holds)). `streams.csv` adds forgetting F, the cumulative error E,
-T, the stored modules, and all deviations; `runs.csv` has a line for each run.
+Means over seeds, the best learner of a stream in bold: the average accuracy A ± standard deviation, and the cost C in
+floating-point operations of all trainings and searches
+([definitions](../../task-streams.md#what-a-run-folder-holds)). `streams.csv` adds the stored parameters M and modules,
+forgetting F, the cumulative error E, T, and all deviations; `runs.csv` has a line for each run.
 """
 _RETURNING = """
 In the runs on `{}`, A and F count every visit of a task that returns as a task of its own: an earlier version made

@@ -97,8 +97,7 @@ def above(runs: pd.DataFrame, stream: str) -> Row:
                   if each.p < evidence.LEVEL and each.mean * sign > 0]
            for side, sign in (("above", 1), ("below", -1))}
   said = [f"{', '.join(mine)} {side}" for side, mine in names.items() if mine]
-  number = ", ".join(f"`{learner}` {interval(each)}" for learner, each in tested.items())
-  return Row(what, stream, "; ".join(said) or CANNOT_TELL, f"{number}; {_seeds(runs, stream)}")
+  return Row(what, stream, "; ".join(said) or CANNOT_TELL, f"see the table below; {_seeds(runs, stream)}")
 
 
 def tests(runs: pd.DataFrame, stream: str) -> dict[str, Estimate]:
