@@ -63,7 +63,7 @@ mixtures](tasks/experts/README.md), [flat mixtures and paths](tasks/composition/
 
 ## The claims
 
-Below each claim you find where the paper makes it and which two quantities we compare. Figures, tables and appendices
+Behind each claim you find where the paper makes it and which two quantities we compare. Figures, tables and appendices
 are numbered as in the current version of [arXiv 2106.09563](https://arxiv.org/abs/2106.09563) (2022). Its abstract only
 asks questions. Those of earlier versions answer them: A finds bigger models better, B tests about thirty baselines.
 
@@ -224,18 +224,20 @@ def _others(there: pd.DataFrame, runs: pd.DataFrame, report: pathlib.Path) -> pd
 def page(results: pathlib.Path) -> str:
   """The text of the page."""
   rows, adjusted, table = _judged(results)
-  head = "\n| claim | data | verdict | number |\n| --- | --- | --- | --- |"
-  tables = {False: [head], True: [head]}  # whether it is that of the questions
-  said = 0
+  cells: dict[tuple[int, str], list[tuple[str, str]]] = {}  # [(verdict, number)] of a claim in a column
   for (number, study, _), line in zip(rows, table.to_dict("records")):
-    claim = _ALL[number - 1]
-    name = "" if number == said else f"**{number}. {claim.text}** ({claim.source}): {claim.quantity}"
     where = f"; {line['where']}" if evidence.DEPENDS in line["verdict"] else ""
+    cells.setdefault((number, _column(study)), []).append((line["verdict"], line["number"] + where))
+  head = f"\n| claim | {' | '.join(_COLUMNS)} |\n| --- |{' --- |' * len(_COLUMNS)}"
+  tables = {False: [head], True: [head]}  # whether it is that of the questions
+  for number, claim in enumerate(_ALL, 1):
+    there = [cells.get((number, name), []) for name in _COLUMNS]
+    measured = [[each for each in its if "not measured" not in each[0]] or its for its in there]
+    said = ["; ".join(f"{verdict} {why}" for verdict, why in its) for its in measured]
     tables[number > len(CLAIMS)].append(
-        f"| {name} | {_data(results, study)} | {line['verdict']} | {line['number']}{where} |")
-    said = number
+        f"| **{number}. {claim.text}** ({claim.source}): {claim.quantity} | {' | '.join(said)} |")
   labels = [f"- {_data(results, study)}: `alma sweep --config={STUDIES[study].sweep}`" for study in STUDIES
-            if (results / study / PAGE).is_file()]
+            if (results / study / RUNS).is_file()]
   head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(rows, adjusted), num=_num_runs(results),
                       studies="\n".join(labels))
   return "\n".join([head.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True],
@@ -278,8 +280,7 @@ def _matrix(rows: list[Row], adjusted: list[float]) -> str:
   """An HTML table of the verdicts, claims x data sets; the site colours the cells by their classes."""
   cells: dict[tuple[int, str], list[str]] = {}
   for (number, study, found), p in zip(rows, adjusted):
-    column = next(name for name, studies in _COLUMNS.items() if study in studies)
-    cells.setdefault((number, column), []).append(verdict_of(found, p).strip("*"))
+    cells.setdefault((number, _column(study)), []).append(verdict_of(found, p).strip("*"))
   head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
   lines = ['<div class="matrix">', "<table>", f"<tr><th>claim</th>{head}</tr>"]
   for number, claim in enumerate(CLAIMS, 1):
@@ -288,6 +289,10 @@ def _matrix(rows: list[Row], adjusted: list[float]) -> str:
     lines.append(f"<tr><td>{number}. {claim.text}</td>" + "".join(
         f'<td class="{each.replace(" ", "-")}">{each}</td>' if each else "<td></td>" for each in said) + "</tr>")
   return "\n".join([*lines, "</table>", "</div>"])
+
+
+def _column(study: str) -> str:
+  return next(name for name, studies in _COLUMNS.items() if study in studies)
 
 
 def _num_runs(results: pathlib.Path) -> str:
