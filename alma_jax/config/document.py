@@ -30,6 +30,7 @@ learners and the files under `configs/` change them. A run's `config.json` holds
 `python -m alma_jax.config.document > docs/fields.md` writes this page from the declarations in `alma_jax`.
 """
 _SHARED = 3  # how many names share a field that is listed once
+_SIGNS = {"at least ": "≥ ", "above ": "> ", "at most ": "≤ ", "below ": "< "}  # in the tables
 _TABLE = "| field and default | values | meaning |\n| --- | --- | --- |"
 
 Group = tuple[str, str]  # (title, e.g. "Images and text, `stream.schedule=power`"; sentences below the title)
@@ -129,6 +130,8 @@ def _entry(path: str, declared: Declared) -> str:
 def _row(path: str, declared: Declared) -> str:
   kind = kind_name(declared.kind).replace(" | ", " or ")  # a bar would end the cell
   allowed = declared.allowed("`")
+  for words, sign in _SIGNS.items():
+    allowed = allowed.replace(words, sign)
   values = allowed if kind == "str" and allowed else ", ".join(filter(None, (kind, allowed)))
   return f"| `{path}={text_of(declared.default)}` | {values} | {declared.meaning} |"
 
