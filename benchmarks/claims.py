@@ -233,7 +233,7 @@ def page(results: pathlib.Path) -> str:
   for number, claim in enumerate(_ALL, 1):
     there = [cells.get((number, name), []) for name in _COLUMNS]
     measured = [[each for each in its if "not measured" not in each[0]] or its for its in there]
-    said = ["; ".join(f"{verdict} {why}" for verdict, why in its) for its in measured]
+    said = ["; ".join(" ".join(each) for each in its).replace("measured* ", "measured*: ") for its in measured]
     tables[number > len(CLAIMS)].append(
         f"| **{number}. {claim.text}** ({claim.source}): {claim.quantity} | {' | '.join(said)} |")
   labels = [f"- {_data(results, study)}: `alma sweep --config={STUDIES[study].sweep}`" for study in STUDIES
