@@ -126,7 +126,7 @@ _METHOD = """
   at least half of its kinds of runs have. Claims about all learners on MNIST use both studies with equal epochs.
 - **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
   one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
-- **The language models are not converged,** and much smaller than the paper's. This limits all claims about them.
+- **The language models** are not converged, and much smaller than the paper's.
 """
 _COMMANDS = """
 ## The files
@@ -142,9 +142,8 @@ To add a seed to a study, run `alma sweep --config=sweeps/STUDY --seeds=3`, and 
     alma report runs/STUDY --out report
     python benchmarks/claims.py docs/results --keep report --study STUDY
 
-This replaces runs of the same kind and seed, and writes the page. `STUDY/stream.csv.gz` has the rows of the report's
-`stream.csv` after which a learner was trained. `configs/NAME.py` says what a study costs. The text `part` is made from
-a folder `books`:
+`STUDY/stream.csv.gz` has the rows of the report's `stream.csv` after which a learner was trained. `configs/NAME.py`
+says what a study costs. The text `part` is made from a folder `books`:
 
     python benchmarks/part.py --text=books --kilobytes=30 --out=part
 """
@@ -384,10 +383,9 @@ def _number(found: Evidence | Judged | str, points: bool) -> str:
   return found.number if isinstance(found, Judged) else found
 
 
-def _counts(found: Evidence | Judged | str, p: float, points: bool, complete: tuple[int, int]) -> dict[str, Any]:
+def _counts(found: Evidence | Judged | str, p: float, points: bool, complete: tuple[int, int]) -> dict[str, str]:
   """The cells that say what a number rests on. `complete`: see Runs."""
-  names = ("comparisons", "for it", "lowest", "median", "highest", "seeds", "p", "where")
-  cells: dict[str, Any] = dict.fromkeys(names, "")
+  cells = dict.fromkeys(("comparisons", "for it", "lowest", "median", "highest", "seeds", "p", "where"), "")
   if isinstance(found, str):
     return cells
   cells |= {"seeds": str(found.seeds), "p": "" if math.isnan(p) else f"{p:.2g}"}

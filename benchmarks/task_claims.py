@@ -27,10 +27,9 @@ from alma_jax.reports.drawing import Plot
 from alma_jax.reports.studies import Study
 
 PAGE, RUNS, STREAMS, SEARCHING = "README.md", "runs.csv", "streams.csv", "retrieval.csv"
-# {column of runs.csv: column of streams.csv}, and {column on the page: its form}.
+# {column of runs.csv: column of streams.csv}
 MEANS = {"average_accuracy": "A", "forgetting": "F", "cumulative_error": "E", "cumulative_train_flops": "C",
          TRANSFER: "T", "memory": "M", "num_modules": "modules"}
-SHOWN = {"A": ".3f", "C": ".3g"}
 
 
 class Picture(NamedTuple):
@@ -78,9 +77,6 @@ numbers with published ones: SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-in
         runs/tasks_digits
 
 The last command writes this page. Without `--runs` it writes it again from `runs.csv` and `retrieval.csv`.
-
-Related pages: [flat hard mixtures](experts/README.md), [flat mixtures and paths](composition/README.md), and
-[Branch-Train-Merge](branch_train_merge/README.md).
 
 ## Claims
 
@@ -171,32 +167,23 @@ def streams(runs: pd.DataFrame) -> pd.DataFrame:
   table = groups[[*MEANS]].agg(["mean", "std"])
   table.columns = [MEANS[column] + " sd" * (what == "std") for column, what in table.columns]
   table.insert(0, "seeds", groups.size())
-  table = table.reset_index()
-  place = {key: i for i, key in enumerate(dict.fromkeys(zip(table[STUDY], table[NETWORK])))}
-  table = table.assign(place=[place[key] for key in zip(table[STUDY], table[NETWORK])])
-  return table.sort_values(["place", "A"], ascending=[True, False], ignore_index=True).drop(columns="place")
+  each = table.reset_index().groupby([STUDY, NETWORK], sort=False)
+  return pd.concat([mine.sort_values("A", ascending=False) for _, mine in each], ignore_index=True)
 
 
 def overview(means: pd.DataFrame) -> str:
   """A row for each quantity and learner of a network, a column for each stream."""
-  names = [*dict.fromkeys(means[STUDY])]
+  names, bold = [*dict.fromkeys(means[STUDY])], means["A"] == means.groupby(STUDY)["A"].transform("max")
+  cells = means.assign(
+      A=[f"{a:.3f} ± {sd:.3f}".removesuffix(" ± nan") for a, sd in zip(means["A"], means["A sd"])],
+      C=[f"{cost:.3g}".replace("e+", "e") for cost in means["C"]]).set_index([LEARNER, STUDY])
+  cells.loc[bold.to_numpy(), "A"] = "**" + cells["A"] + "**"
   lines = [f"| | learner | {' | '.join(names)} |", f"| --- | --- {'| ---: ' * len(names)}|"]
-  cells = means.set_index([LEARNER, STUDY])
-  for letter, form in SHOWN.items():
+  for letter in ("A", "C"):
     for i, learner in enumerate(drawing.in_order(set(means[LEARNER]))):
-      row = [_mean(cells.loc[learner, name], letter, form, means) if (learner, name) in cells.index else ""
-             for name in names]
+      row = [cells.loc[(learner, name), letter] if (learner, name) in cells.index else "" for name in names]
       lines.append(f"| {letter if not i else ''} | {learner} | {' | '.join(row)} |")
   return "\n".join(lines)
-
-
-def _mean(row: pd.Series, letter: str, form: str, means: pd.DataFrame) -> str:
-  """A cell of the overview."""
-  if letter != "A":
-    return f"{row[letter]:{form}}".replace("e+", "e")
-  bold = "**" if row["A"] == means.loc[means[STUDY] == row.name[1], "A"].max() else ""
-  spread = "" if pd.isna(row["A sd"]) else f" ± {row['A sd']:{form}}"
-  return f"{bold}{row['A']:{form}}{spread}{bold}"
 
 
 def transfers(runs: pd.DataFrame) -> str:

@@ -128,11 +128,10 @@ def _entry(path: str, declared: Declared) -> str:
 
 
 def _row(path: str, declared: Declared) -> str:
-  kind = kind_name(declared.kind).replace(" | ", " or ")  # a bar would end the cell
-  allowed = declared.allowed("`")
+  kind, allowed = kind_name(declared.kind).replace(" | ", " or "), declared.allowed("`")  # a bar would end the cell
   for words, sign in _SIGNS.items():
     allowed = allowed.replace(words, sign)
-  values = allowed if kind == "str" and allowed else ", ".join(filter(None, (kind, allowed)))
+  values = ", ".join(filter(None, (kind if kind != "str" or not allowed else "", allowed)))
   return f"| `{path}={text_of(declared.default)}` | {values} | {declared.meaning} |"
 
 

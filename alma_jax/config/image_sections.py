@@ -15,8 +15,7 @@ from alma_jax.errors import BadInput
 class Stream(stream.Stream):
   """A stream of mega-batches of images."""
   val_fraction: float = field(
-      0.1, "share of every mega-batch to hold out for validation, which selects the best epoch",
-      above=0, below=1)
+      0.1, "share of every mega-batch to hold out for validation, which selects the best epoch", above=0, below=1)
   untrained_error: str = field(
       "chance", "error before the first training: 1 - 1/K for K classes (`chance`), or that of the untrained `model`",
       choices=("chance", "model"))
@@ -74,14 +73,12 @@ class Train(Epochs):
       "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)")
   learning_rate: float = field(1.0, "learning rate", above=0)
   decay: float = field(
-      0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0,
-      at_most=1)
+      0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0, at_most=1)
   weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)
   patience: int = field(
       0, "stop a stage after this many validations without an improvement (one an epoch, or every `train.eval_every` "
       "steps); 0: never stop early", at_least=0)
-  patience_delta: float = field(
-      0.0, "an improvement raises the validation accuracy by more than this", at_least=0)
+  patience_delta: float = field(0.0, "an improvement raises the validation accuracy by more than this", at_least=0)
 
   def transform(self) -> Any:
     """The optimiser, an optax.GradientTransformation, apart from the `factors` of its updates.

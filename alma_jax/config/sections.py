@@ -97,11 +97,9 @@ class Live(DataSet):
   settle_seconds: float = field(
       1.0, "an entry is complete when it has not changed for this many seconds, or at once if it was renamed within "
       "DIR/stream", at_least=0)
-  idle_seconds: float = field(
-      0.0, "end the stream after this many seconds without a new entry; 0: never", at_least=0)
+  idle_seconds: float = field(0.0, "end the stream after this many seconds without a new entry; 0: never", at_least=0)
   max_bytes: int = field(
-      2**33, "set aside entries that have more bytes as arrays (text: as a file); 0: no limit",
-      at_least=0)
+      2**33, "set aside entries that have more bytes as arrays (text: as a file); 0: no limit", at_least=0)
 
   form: ClassVar[str] = "live:DIR"
   is_complete: ClassVar[bool] = False
@@ -273,10 +271,8 @@ class Options(AnyOptions):
       "last", "with `learner.average`: start a stage from the `last` weights, which it keeps as well, or from the "
       "`average`", choices=("last", "average"))
   shrink: float = field(
-      1.0, "multiply the weights by this before every stage but the first (Ash and Adams, 2020)", at_least=0,
-      at_most=1)
-  perturb: float = field(
-      0.0, "after `learner.shrink`, add fresh weights times this", at_least=0)
+      1.0, "multiply the weights by this before every stage but the first (Ash and Adams, 2020)", at_least=0, at_most=1)
+  perturb: float = field(0.0, "after `learner.shrink`, add fresh weights times this", at_least=0)
 
   registries: ClassVar[Mapping[str, Registry]] = {problem: LEARNERS[problem] for problem in (IMAGES, TEXT)}
   stops_early: ClassVar[bool] = True
@@ -326,8 +322,7 @@ class Checkpoint(Section):
   """Checkpoints."""
   seconds: float = field(30.0, "longest time between two checkpoints, in seconds", at_least=0)
   keep: int = field(2, "keep this many checkpoints, the newest ones", at_least=1)
-  keep_every: int = field(
-      0, "keep a checkpoint for good every so many stages; 0: none", at_least=0)
+  keep_every: int = field(0, "keep a checkpoint for good every so many stages; 0: none", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,8 +336,7 @@ class Log(Section):
       False, "write a new predictor after every stage, for `alma predict` and `alma serve`; otherwise they read the "
       "last checkpoint when they start")
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
-  metrics: tuple[str, ...] = field(
-      (), "further metrics, as in (balanced_error,confusion); see docs/metrics.md")
+  metrics: tuple[str, ...] = field((), "further metrics, as in (balanced_error,confusion); see docs/metrics.md")
 
   drift, lca = 0.0, 0  # nothing watches for drift, and LCA is not measured
 

@@ -55,8 +55,7 @@ class Schedule(Section):
 class Every(Schedule):
   """Trains after every w mega-batches, and at the end."""
   name: str = "every"
-  waiting_time: int = field(
-      2, "mega-batches of a stage, w: the learner waits for w of them, then trains", at_least=1)
+  waiting_time: int = field(2, "mega-batches of a stage, w: the learner waits for w of them, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
 
@@ -176,12 +175,10 @@ class AnyStream(Section):
 class Stream(AnyStream):
   """A stream of mega-batches."""
   replay: float = field(
-      0.0, "share of the memory to keep from stage to stage and to add to the stage's new data", at_least=0,
-      at_most=1)
+      0.0, "share of the memory to keep from stage to stage and to add to the stage's new data", at_least=0, at_most=1)
   replay_share: float | str = field(
       0.0, "share of every batch that comes from earlier stages, without extra steps; `uniform`: the memory's share of "
-      "all examples", at_least=0, below=1,
-      choices=("uniform",))
+      "all examples", at_least=0, below=1, choices=("uniform",))
   memory_size: int = field(
       0, "with `stream.replay_share`: most examples to keep of earlier stages, a uniform sample; 0: all", at_least=0)
   schedule: Schedule = choice(SCHEDULES, "every", WHEN)

@@ -34,8 +34,7 @@ class TaskOptions(AnyOptions):
 class Tasks(DataSet):
   """Base class of the fields of a stream of tasks, each of which is a small data set of images."""
   data_dir: str = field("", DATA_DIR)
-  test_per_class: int = field(
-      0, "most test images of a class; 0: as the stream defines it", at_least=0)
+  test_per_class: int = field(0, "most test images of a class; 0: as the stream defines it", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (TASKS,)
   protocol: ClassVar[Any] = "alma_jax.protocols.tasks:Tasks"
@@ -72,8 +71,7 @@ class Train(image_sections.Epochs):
       OPTIMIZERS[TASKS], "adam", "the optimiser; its state starts afresh in every training")
   learning_rate: tuple[float, ...] = field((1e-2, 1e-3), "learning rate, or several to choose from", above=0)
   weight_decay: tuple[float, ...] = field(
-      (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, or several to choose from",
-      at_least=0)
+      (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, or several to choose from", at_least=0)
   patience: int = field(
       30, "stop a training after this many validations without an improvement of any network that trains side by side; "
       "0: never stop early", at_least=0)

@@ -151,8 +151,7 @@ class Model(sections.Model):
   capacity_factor: float = field(
       1.0, "tokens of a group that an expert takes in training, as a multiple of its equal share; the rest skip it. "
       "Evaluation has no limit", above=0)
-  group_size: int = field(
-      0, "tokens to route together, a divisor or a multiple of a window; 0: a window", at_least=0)
+  group_size: int = field(0, "tokens to route together, a divisor or a multiple of a window; 0: a window", at_least=0)
   balance: float = field(0.01, "weight of the load-balancing loss", at_least=0)
   dropout: tuple[float, ...] = field(
       (0.0,), "dropout rate; of several, every stage selects the one with the best validation perplexity",
