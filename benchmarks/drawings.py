@@ -64,19 +64,19 @@ def front() -> str:
     parts.append(text(x(10.0**power), TOP + HEIGHT + 20, label, "soft mid"))
   title = "CER on MNIST in 500 mega-batches" + detail(": the sum of 500 test errors, lower is better")
   parts.append(text(LEFT, 20, title, "soft"))
-  parts.append(text(LEFT + WIDTH, TOP + HEIGHT + 40, "compute, in multiply-adds", "soft end"))
+  parts.append(text(LEFT + WIDTH, TOP + HEIGHT + 50, "compute, in multiply-adds", "soft end"))
   for name, (label, (right, down), anchor) in WAITING.items():
     at = place(name)
     parts.append(circle(*at, "other") + text(at[0] + right, at[1] + down, label, anchor))
   points = [place(name) for name in ANYTIME]
   parts.append(f'<path class="curve" d="{path(points)}"/>' + "".join(circle(*point, "good") for point in points))
-  parts.append(text(points[0][0] - 12, points[0][1] + 5, "anytime", "good bold end"))
+  parts.append(text(points[0][0], points[0][1] - 16, "anytime", "good bold mid"))
   (x0, y0), (x1, y1) = place("ens"), place("anytime")
   bend = f"M{x0 - 8:.0f},{y0 + 8:.0f} Q{x0 - 40:.0f},{y1:.0f} {x1 + 18:.0f},{y1 - 3:.0f}"
   parts.append(f'<path class="arrow" d="{bend}"/>'
                f'<path class="head" d="M{x1 + 9:.0f},{y1 - 2:.0f} l12,-7 l0,12 z"/>')
   return svg("CER against compute on MNIST: anytime has half the error of an ensemble at a fourteenth of its compute",
-             LEFT + WIDTH + 118, TOP + HEIGHT + 56,
+             LEFT + WIDTH + 118, TOP + HEIGHT + 66,
              [*parts, text((x0 + x1) / 2, y(5), "half the error, a fourteenth of the compute", "bold mid")])
 
 
@@ -87,7 +87,7 @@ def plane() -> str:
   down = lambda cer: TOP + HEIGHT * (1 - cer / most)
   title = "CER on the digits in 20 mega-batches" + detail(": lower is better; guessing scores 18")
   parts = [text(LEFT, 20, title, "soft"),
-           text(LEFT + WIDTH, TOP + HEIGHT + 40, "compute, in multiply-adds", "soft end")]
+           text(LEFT + WIDTH, TOP + HEIGHT + 50, "compute, in multiply-adds", "soft end")]
   for cer in range(5):
     parts.append(f'<line class="grid" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{down(cer):.0f}" y2="{down(cer):.0f}"/>'
                  + text(LEFT - 8, down(cer) + 5, str(cer), "soft end"))
@@ -99,7 +99,7 @@ def plane() -> str:
     parts.append(circle(right(macs), down(cer), "good" if is_best else "other")
                  + text(right(macs) + across, down(cer) + below, name, "good bold" if is_best else anchor))
   return svg("CER against compute of all learners on the digits: anytime has a third of the CER of ens at its compute",
-             LEFT + WIDTH + 76, TOP + HEIGHT + 56, parts)
+             LEFT + WIDTH + 76, TOP + HEIGHT + 66, parts)
 
 
 def timeline() -> str:
@@ -120,7 +120,7 @@ def timeline() -> str:
                    for i, error in enumerate(errors))
   parts.append(f'<path class="area" d="{stair} V{base} H{left} Z"/><path class="curve" d="{stair}"/>')
   parts.append(f'<line class="axis" x1="{left}" x2="{left + num * across}" y1="{base}" y2="{base}"/>')
-  parts.append(text(left + 0.4 * across, base - 18, "the coloured area is the CER", "bold"))
+  parts.append(text(left + 8, base - 12, "the coloured area is the CER", "bold"))
   parts.append(text(left + across + 10, top + 24, "until its first training, the learner guesses", "soft"))
   parts.append(text(left + num * across, base + 24, "mega-batches", "soft end"))
   return svg("Mega-batches arrive one after the other. The learner trains after every second one. Its test error falls "
@@ -164,7 +164,7 @@ def svg(title: str, width: float, height: float, parts: Iterable[str]) -> str:
 def resumed() -> str:
   """A run that is killed twice goes on from its last checkpoint, and ends like one that is not."""
   errors, num, kills = [.8, .5, .42, .3, .26, .2, .18, .15], 8, (2.7, 5.4)
-  left, across, parts = 150, 78, []
+  left, across, parts = 196, 78, []
   for row, (name, cuts) in enumerate((("never stopped", ()), ("killed twice", kills))):
     base = 130 + 150 * row
     parts.append(text(16, base - 44, name))
@@ -185,9 +185,9 @@ def resumed() -> str:
     for t in range(1, num + 1):
       parts.append(circle(left + t * across, base, "other"))
     parts.append(text(left + begin * across + 10, base - 10, "the same", "good bold"))
-  parts.append(text(left, 334, "dots: checkpoints, from which the same command continues", "soft"))
+  parts.append(text(16, 334, "dots: checkpoints, from which the same command continues", "soft"))
   return svg("Test error of a run that is never stopped, and of one that is killed twice and ends the same",
-             left + num * across + 100, 348, parts)
+             left + num * across + 140, 348, parts)
 
 
 def devices() -> str:

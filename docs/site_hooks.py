@@ -21,6 +21,9 @@ FINDINGS = "results/README.md"
 # Addresses of earlier versions: {address: where it leads now}. The pages say so to browsers and to people.
 MOVED = {"results/claims/": "findings/"}
 GLOSSARY = pathlib.Path(__file__).parent / "glossary.md"
+# A block of commands, which narrow screens wrap: {a line of one that begins it}.
+COMMANDS_BLOCK = re.compile(r'<div class="language-text highlight">(?=<pre>(?:<span></span>)?<code>(?:<a [^>]*></a>)?'
+                            r"(?:alma|python|pip|curl|[.]venv) )")
 NUMBER = re.compile(r"<td((?: style=\"[^\"]*\")?)>((?!\d+[.] )[-+±≤≥]?\d[^<]{0,34})</td>")
 # Modules of the API page: {title: [names]}.
 API = {
@@ -62,7 +65,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
   """
   if page.parent is None:
     page.meta["hide"] = ["navigation"]
-  markdown = re.sub(r"^ {2,3}(?=(?:-|\d+\.) )", "    ", markdown, flags=re.MULTILINE)
+  markdown = re.sub(r"^ {2,3}(?=(?:-|\d\.) )", "    ", markdown, flags=re.MULTILINE)
   if page.file.src_uri == GLOSSARY.name:
     return markdown
   return markdown + "\n\n" + "\n".join(f"*[{term}]: {meaning}" for term, meaning in hover_texts().items())
@@ -80,6 +83,7 @@ def on_page_content(html: str, **_: Any) -> str:
       return match[2]
     said.add(match[1])
     return match[0]
+  html = COMMANDS_BLOCK.sub('<div class="language-text highlight commands">', html)
   html = re.sub(r'(<img [^>]*src="([^"]+\.(?:png|svg))"[^>]*>)', r'<a class="picture" href="\2">\1</a>', html)
   return NUMBER.sub(r'<td class="number"\1>\2</td>', re.sub(r'<abbr title="(.*?)">(.*?)</abbr>', first, html))
 
