@@ -119,9 +119,8 @@ CLAIMS = [
           "average perplexity of `sm`, against `gens`, which starts from its network", ("text",), (),
           paper.growing_helps(small=False, learners=("gens",))),
     Claim("No learner has the best trade-off everywhere", "abstract B",
-          "the learner with the lowest CER, at any width and waiting time, within each of three budgets of compute "
-          "that span a factor of two; the claim agrees if every learner has a better rival at one of them, and "
-          "disagrees if one learner beats all others at all three",
+          "the learner with the lowest CER within each of three budgets of compute that span a factor of two; the "
+          "claim agrees if every learner has a better rival at one, and disagrees if one beats all others at all three",
           _IMAGES, _FULL, paper.no_learner_is_always_best),
     Claim("Of the learners that grow, an ensemble holds the most parameters", "Figure 7",
           "parameters held by `gens` over the stream, against other growing learners", _IMAGES, _FULL,
@@ -156,8 +155,7 @@ CLAIMS = [
           "CER of the best learner without replay, against the best one with it, of the same width, at any waiting "
           "times", _REPLAY, _FULL, paper.replay_is_best, of_all=True),
     Claim("Replay takes 5 to 10 times the compute", "abstract B; appendix E says 4.5 times for CIFAR-10 (Figure 1) "
-          "when training every 10 mega-batches, and 122.5 times when training after every mega-batch, "
-          "[probably a slip](#how-the-verdicts-are-made)",
+          "at w = 10, and 122.5 times at w = 1, [probably a slip](#how-the-verdicts-are-made)",
           "multiply-adds with replay, against none, of fixed learners; with S stages it is (S + 1) / 2",
           _REPLAY, _FULL, paper.replay_costs(5, 10)),
     Claim("At equal compute replay is not better", "Figures 4 and 8",

@@ -140,19 +140,18 @@ def costs(runs: Runs) -> list[str]:
   tables = []
   for wait in sorted(_waits_with_intervals(runs)):
     mine = runs.where((runs.table[WAIT] == wait) & (runs.table[REPLAY] == 0))
-    values = {column: [its for _, its in mine.kinds(column)] for column in (runs.score, COMP, MEM)}
+    values = {column: [its for _, its in mine.kinds(column)] for column in (runs.score, COMP)}
     kinds = [kind for kind, _ in mine.kinds()]
     fields = _telling(kinds)
     places = {name: i for i, name in enumerate(drawing.in_order({kind[LEARNER] for kind in kinds}))}
     at_compute = _line([(values[COMP][i], values[runs.score][i]) for i, kind in enumerate(kinds)
                         if kind[LEARNER] == "sm" and kind[SCRATCH] is not True])
-    lines = [["", "width", "CER", "multiply-adds", "parameters held", "CER against `sm` of its compute"],
-             ["---", *["---:"] * 5]]
+    lines = [["", "width", "CER", "multiply-adds", "CER against `sm` of its compute"], ["---", *["---:"] * 4]]
     for i in sorted(range(len(kinds)), key=lambda i: (kinds[i][WIDTH], places[kinds[i][LEARNER]])):
-      mean = {column: statistics.mean(its[i].values()) for column, its in values.items()}
+      macs = statistics.mean(values[COMP][i].values())
       above = "" if kinds[i][LEARNER] == "sm" else _above(at_compute, values[COMP][i], values[runs.score][i])
       lines.append([_named(kinds[i], fields[kinds[i][LEARNER]]), plain(kinds[i][WIDTH]),
-                    _number([*values[runs.score][i].values()]), f"{mean[COMP]:.2g}", f"{mean[MEM]:.2g}", above])
+                    _number([*values[runs.score][i].values()]), f"{macs:.2g}", above])
     tables.append(_rows(lines))
   return tables
 

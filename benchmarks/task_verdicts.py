@@ -143,7 +143,7 @@ def plasticity(runs: pd.DataFrame, learners: Sequence[str] = ()) -> Row:
 
 def modules(runs: pd.DataFrame) -> Row:
   """Whether `mntdp` stores at most MODULES modules on each short stream."""
-  text = f"`mntdp` stores at most {MODULES} modules on each short stream. Number: modules of those of T networks"
+  text = f"`mntdp` stores at most {MODULES} modules on each short stream. Number: its modules, of all in T networks"
   said, most, possible = [], 0, 0
   for stream in SHORT:
     mine = of_stream(runs, stream)
@@ -174,7 +174,7 @@ def forgetting(runs: pd.DataFrame) -> Row:
 def pareto(runs: pd.DataFrame) -> Row:
   """Whether `select` is on the Pareto front of (C, E), at a cost between the baseline's and that of `oracle`."""
   text = (f"`select` is on the Pareto front of (C, E), at a cost between those of `{BASELINE}` and `oracle`. Number: "
-          "by how much its E is lower than that of the first")
+          f"how far its E is below `{BASELINE}`")
   mine = of_stream(runs, NEVIS)
   points = {name: values(runs, NEVIS, name, "cumulative_error") for name in sorted(set(mine[LEARNER]))}
   costs = {name: values(runs, NEVIS, name, "cumulative_train_flops") for name in points}
@@ -234,7 +234,7 @@ def long(runs: pd.DataFrame) -> list[Row]:
   if len(mine):
     name = mine[STUDY].iloc[0]
   stored = (mine["num_modules"] / (mine["num_parts"] * mine["num_tasks"])).tolist()
-  return [Row(f"The average accuracy of `mntdp` is at least that of `{BASELINE}`. Number: the difference", name,
+  return [Row(f"`mntdp` has at least the average accuracy of `{BASELINE}`. Number: the difference", name,
               *_said(gain(runs), corrected(runs)[LONG, "mntdp"])),
           Row("It needs under half the memory. Number: its share", name, *_below(saved, 1/2)),
           Row("It stores fewer modules than T networks have. Number: its share", name, *_below(stored, 1))]
