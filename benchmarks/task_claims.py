@@ -83,7 +83,7 @@ The last command writes this page. Without `--runs` it writes it again from `run
 T is the accuracy on the last task minus that of the `independent` run of the same seed, in points. Intervals are 95 %
 over seeds (Student's t, paired by seed). A claim **agrees** with the runs if p is below 0.05 and the mean supports it,
 and **disagrees** if p is below 0.05 and the mean is against it. Otherwise we **cannot tell**. p is corrected for all
-tests behind the claims about a network (Holm); in the last two questions, for the learners on that stream.
+tests behind the claims about a network (Holm); in the last question, for the learners on that stream.
 
 Three kinds of claims have their own rule. "By more than one standard error" agrees if no mean is that far below, and
 disagrees only if one is with p below 0.05. Counts agree if they hold with every seed, and disagree if they hold with

@@ -236,7 +236,7 @@ def long(runs: pd.DataFrame) -> list[Row]:
   stored = (mine["num_modules"] / (mine["num_parts"] * mine["num_tasks"])).tolist()
   return [Row(f"`mntdp` has at least the average accuracy of `{BASELINE}`. Number: the difference", name,
               *_said(gain(runs), corrected(runs)[LONG, "mntdp"])),
-          Row("It needs under half the memory. Number: its share", name, *_below(saved, 1/2)),
+          Row("`mntdp` needs under half the memory of `independent`. Number: its share", name, *_below(saved, 1/2)),
           Row("It stores fewer modules than T networks have. Number: its share", name, *_below(stored, 1))]
 
 
