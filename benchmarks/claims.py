@@ -51,7 +51,7 @@ The paper makes claims, and we ran the experiments again: {num} runs. The short 
 - **depends**: significant both ways; the number says where.
 - **in part**: the claim is about costs, which are counted, and only some of the comparisons support it.
 - **cannot tell**: fewer than three seeds, or they differ too much.
-- An empty cell was not measured.
+- An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
 
 Each study has a page with its figures and tables. Its command runs the study, or continues it:
 
