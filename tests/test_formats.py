@@ -6,8 +6,9 @@ from reports import change
 from runs import small_config
 
 import alma_jax
-from alma_jax import board, cli
+from alma_jax import cli
 from alma_jax import config as configs
+from alma_jax.monitor import board
 from alma_jax.runs import exporting
 from alma_jax.sweeps import Sweep, jobs, states
 
@@ -68,7 +69,7 @@ def test_commands_on_many_runs_name_an_old_one_in_a_line(old, capsys):
     assert code == 0
     assert str(old / "runs/new") in out or command == "report"
     assert [line for line in err.splitlines() if REFUSAL.format(old / "runs/old") in line]
-  new, refused = board.Board([str(old / "runs")]).runs()
+  refused, new = board.Board([str(old / "runs")]).runs()
   assert "problem" not in new
   assert refused["problem"] == REFUSAL.format(old / "runs/old")
 

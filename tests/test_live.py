@@ -18,11 +18,11 @@ from pyarrow import parquet
 from runs import alma, interrupted, launch, lines, slow, small_config
 
 import alma_jax
-from alma_jax import board, keys, messages
 from alma_jax import config as configs
+from alma_jax import keys, messages
 from alma_jax.data import datasets, examples, feed, inbox, unpacking
 from alma_jax.errors import BadInput
-from alma_jax.monitor import view
+from alma_jax.monitor import board, view
 from alma_jax.protocols import drift
 from alma_jax.runs import listeners, plots, settings
 from alma_jax.store import metrics, run_files

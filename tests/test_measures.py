@@ -17,6 +17,7 @@ from alma_jax import config as configs
 from alma_jax.config import registry, sections
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
+from alma_jax.monitor import board
 from alma_jax.problems import measures
 
 IMAGES = [cls() for cls in registry.METRICS["images"].values()]
@@ -295,7 +296,6 @@ def test_metrics_are_shown(run, tmp_path):
   report = (tmp_path / "report/report.md").read_text()
   assert "| learner | seeds | cat | dog |" in report
   assert f" {last['macro_f1']:.4f} " in report
-  from alma_jax import board
   (shown,) = board.Board([str(run.path)]).runs()
   assert f"nll {last['nll']:.4g}" in shown["further"]
 

@@ -10,12 +10,11 @@ import pytest
 from runs import lines, slow, small_config
 
 import alma_jax
-from alma_jax import board, compare
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
-from alma_jax.monitor import view
+from alma_jax.monitor import board, pair, view
 from alma_jax.problems import classification, sequence
 from alma_jax.runs import exporting, settings
 from alma_jax.store.record import Record
@@ -238,13 +237,13 @@ def test_the_best_of_what_was_tried_is_kept(finished, learner):
 def test_compared_runs_are_of_tasks(finished, tmp_path):
   first, second = (Record(finished(learner)) for learner in ("independent", "mntdp"))
   assert board.shown(view.current(first))["unit"] == "tasks"
-  text = compare.text(first, second)
+  text = pair.text(first, second)
   assert "Test error on each task when it was learned:" in text
   assert "over the 5 tasks that both have" in text
   assert "CER" not in text
   alma_jax.run(small_config("sm", stream__num_megabatches=2, train__epochs=1), tmp_path / "other")
   with pytest.raises(BadInput, match="is a run on tasks, and .* one on mega-batches"):
-    compare.text(first, Record(tmp_path / "other"))
+    pair.text(first, Record(tmp_path / "other"))
 
 
 def test_costs_add_up(finished):

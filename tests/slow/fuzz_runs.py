@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import alma_jax
-from alma_jax import board, compare, export, report, status, sweeps
+from alma_jax import compare, export, report, status, sweeps
 from alma_jax import config as configs
 from alma_jax.data import examples
 from alma_jax.errors import BadInput
+from alma_jax.monitor import board
 from alma_jax.predictors import answers, inputs, service
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors.predictor import load
