@@ -3,10 +3,8 @@
     python benchmarks/claims.py docs/results
 
 The argument is the folder of the studies; STUDY/runs.csv holds the runs of each, and STUDY/stream.csv.gz their errors
-over the stream.
-
-The page is README.md in this folder; verdicts.csv and comparisons.csv beside it have what it rests on. The runs of
-a report join those of a study, and replace those of the same kind and seed, with
+over the stream. The page is README.md in this folder; verdicts.csv and comparisons.csv have what it rests on. The runs
+of a report join those of a study, and replace those of the same kind and seed, with
 
     python benchmarks/claims.py docs/results --keep report --study mnist
 
@@ -97,8 +95,7 @@ _COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_
 _QUESTIONS = """
 ## Further questions
 
-Questions that the paper asks but does not answer, and choices of its code. We correct them for their number apart from
-the claims.
+What the paper asks without an answer, or its code chooses. We correct these for their number apart from the claims.
 """
 _METHOD = """
 ## How the verdicts are made
@@ -119,8 +116,7 @@ _METHOD = """
   claim if it does with every seed.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, provided that
   both sides have a kind that costs {near} to {slack} times as much.
-- **Waiting times** are equal on both sides, unless the quantity says "at any waiting time". Long ones are mostly
-  guessing, so ratios of CERs are close to 1 there.
+- **Waiting times** are equal on both sides, unless the quantity says "at any waiting time".
 - **What counts.** Runs with replay count only for the claims about replay and about training from scratch, runs with
   only two trainings not where growth or replay is compared with none. An incomplete study is compared on the seeds that
   at least half of its kinds of runs have. Claims about all learners on MNIST use both studies with equal epochs.
@@ -225,19 +221,19 @@ def page(results: pathlib.Path) -> str:
   rows, adjusted, table = _judged(results)
   cells: dict[tuple[int, str], list[tuple[str, str]]] = {}  # [(verdict, number)] of a claim in a column
   for (number, study, _), line in zip(rows, table.to_dict("records")):
+    column = next(name for name, studies in _COLUMNS.items() if study in studies)
     where = f"; {line['where']}" if evidence.DEPENDS in line["verdict"] else ""
-    cells.setdefault((number, _column(study)), []).append((line["verdict"], line["number"] + where))
+    cells.setdefault((number, column), []).append((line["verdict"], line["number"] + where))
+  cells = {key: [each for each in its if "not measured" not in each[0]] or its for key, its in cells.items()}
   head = f"\n| claim | {' | '.join(_COLUMNS)} |\n| --- |{' --- |' * len(_COLUMNS)}"
   tables = {False: [head], True: [head]}  # whether it is that of the questions
   for number, claim in enumerate(_ALL, 1):
-    there = [cells.get((number, name), []) for name in _COLUMNS]
-    measured = [[each for each in its if "not measured" not in each[0]] or its for its in there]
-    said = ["; ".join(" ".join(each) for each in its).replace("measured* ", "measured*: ") for its in measured]
+    said = ["; ".join(map(" ".join, cells.get((number, name), []))).replace("red* ", "red*: ") for name in _COLUMNS]
     tables[number > len(CLAIMS)].append(
         f"| **{number}. {claim.text}** ({claim.source}): {claim.quantity} | {' | '.join(said)} |")
   labels = [f"- {_data(results, study)}: `alma sweep --config={STUDIES[study].sweep}`" for study in STUDIES
             if (results / study / RUNS).is_file()]
-  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(rows, adjusted), num=_num_runs(results),
+  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(cells), num=_num_runs(results),
                       studies="\n".join(labels))
   return "\n".join([head.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True],
                     _METHOD.format(near=NEAR, slack=SLACK).rstrip(), *_together(rows, adjusted)]) + "\n" + _COMMANDS
@@ -275,23 +271,16 @@ def _wrapped(text: str) -> str:
   return "\n".join(textwrap.wrap(text, 117, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
 
 
-def _matrix(rows: list[Row], adjusted: list[float]) -> str:
+def _matrix(cells: Mapping[tuple[int, str], list[tuple[str, str]]]) -> str:
   """An HTML table of the verdicts, claims x data sets; the site colours the cells by their classes."""
-  cells: dict[tuple[int, str], list[str]] = {}
-  for (number, study, found), p in zip(rows, adjusted):
-    cells.setdefault((number, _column(study)), []).append(verdict_of(found, p).strip("*"))
   head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
   lines = ['<div class="matrix">', "<table>", f"<tr><th>claim</th>{head}</tr>"]
   for number, claim in enumerate(CLAIMS, 1):
-    measured = ([each for each in cells.get((number, name), []) if each != "not measured"] for name in _COLUMNS)
-    said = [each[0] if each else "" for each in measured]
+    said = [cells.get((number, name), [("", "")])[0][0].strip("*") for name in _COLUMNS]
     lines.append(f"<tr><td>{number}. {claim.text}</td>" + "".join(
-        f'<td class="{each.replace(" ", "-")}">{each}</td>' if each else "<td></td>" for each in said) + "</tr>")
+        f'<td class="{each.replace(" ", "-")}">{each}</td>' if each not in ("", "not measured") else "<td></td>"
+        for each in said) + "</tr>")
   return "\n".join([*lines, "</table>", "</div>"])
-
-
-def _column(study: str) -> str:
-  return next(name for name, studies in _COLUMNS.items() if study in studies)
 
 
 def _num_runs(results: pathlib.Path) -> str:
