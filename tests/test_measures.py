@@ -248,7 +248,7 @@ def run(tmp_path_factory):
   """A run on images of three classes with names, with all metrics; its test set lacks the last class."""
   root, (x, y), (x_test, y_test) = tmp_path_factory.mktemp("run"), blobs(120), blobs(30, seed=1)
   names, keep = np.array(["cat", "dog", "owl"]), y_test < 2
-  config = small_config(train__epochs=4, log__metrics=NAMES, log__tensorboard=True)
+  config = small_config(train__epochs=4, log__metrics=NAMES, log__tensorboard=True, log__predictor=True)
   return alma_jax.run(config, root / "run", data=(x, names[y], x_test[keep], names[y_test[keep]]))
 
 

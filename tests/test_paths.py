@@ -107,7 +107,7 @@ def test_replay_keeps_one_body_and_all_heads(finished):
   assert lines[4]["prequential_error"] is None
 
 
-@pytest.mark.parametrize("learner", ["mntdp", slow("select"), "replay"])
+@pytest.mark.parametrize("learner", ["mntdp", slow("select"), slow("replay")])
 def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
   """A third task with ten classes changes neither results nor costs of the first two, which have four."""
   classes = {2: [[0, 1, 2, 3], [4, 5, 6, 7]]}
@@ -168,7 +168,7 @@ def get_tasks(seed):
 """
 
 
-@pytest.mark.parametrize(("learner", "rows"), [("select", "0, 7"), ("mntdp", "0, 7"), ("mntdp", "7, 0")])
+@pytest.mark.parametrize(("learner", "rows"), [("mntdp", "0, 7"), slow("mntdp", "7, 0"), slow("select", "0, 7")])
 def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, learner, rows):
   """One row decides; in features for another row it drowns in noise. Of equal errors the reused path wins."""
   (tmp_path / "twins.py").write_text(f"ROWS = {rows}\n{TWINS}")
@@ -180,7 +180,7 @@ def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, lear
   assert (again["path"] == first["path"]) == (learner == "mntdp")
 
 
-@pytest.mark.parametrize("learner", ["select", "replay"])
+@pytest.mark.parametrize("learner", ["select", slow("replay")])
 def test_a_task_that_returns_is_predicted_with_its_newest_state(tmp_path, learner):
   """The third task returns to the first one with other images."""
   (tmp_path / "twins.py").write_text("ROWS = 0, 7\n" + TWINS.replace(

@@ -348,6 +348,7 @@ def test_a_report_of_everything(tmp_path, runs):
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
 @pytest.mark.parametrize("pixels", [360, 1200])
 def test_a_browser_shows_the_page(tmp_path, runs, pixels):

@@ -330,6 +330,7 @@ def test_ablations_that_cannot_be_made(tmp_path, text, sentence):
     ablation.of_all([study_of(tmp_path)], ablation.parse(text))
 
 
+@pytest.mark.slow
 def test_the_command_writes_an_ablation(tmp_path):
   ablated(tmp_path / "runs", CERS)
   fields = "--ablation=augment=false,replay=0,patience=0"
