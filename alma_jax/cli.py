@@ -16,7 +16,7 @@ Look
 
 Use
   alma predict --workdir DIR X   print class probabilities or scores of texts
-  alma evaluate --workdir DIR    score a run on new labelled data
+  alma evaluate --workdir DIR    score a run on its test set or on new data
   alma serve --workdir DIR       serve predictions over HTTP
   alma sample --workdir DIR      write text with a language model
   alma export --workdir DIR      make a predictor that runs without alma_jax

@@ -121,7 +121,7 @@ def test_the_metric_of_the_page(tmp_path):
   probabilities = alma_jax.load_run(tmp_path / "run").predict(data.x_test)
   assert last["brier"] == pytest.approx(((probabilities - np.eye(10)[data.y_test]) ** 2).sum(1).mean(), rel=1e-5)
   assert 0 < last["prequential_brier"] < 2
-  evaluated = ["evaluate", "--workdir=run", "--data=digits"]
+  evaluated = ["evaluate", "--workdir=run"]
   done = alma(*evaluated, "--config=brier.py", cwd=tmp_path)
   assert done.stdout.splitlines()[-2:] == [f"brier {last['brier']:.4g}", f"balanced_error {last['balanced_error']:.4g}"]
 

@@ -83,13 +83,12 @@ class Predictor:
     """Predicts the examples of files and folders; yields rows of a table, {column: values}, see answers.Table."""
     raise NotImplementedError
 
-  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]
-               ) -> tuple[dict[str, Any], list[int]]:
-    """The metrics on new data.
+  def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> tuple[dict[str, Any], list[int]]:
+    """The metrics on labelled data.
 
     Args:
-      data: the path of texts; for images, how the user calls them.
-      batches: labelled images, at most `batch_size` at a time.
+      data: how messages call them.
+      given: labelled images, data.examples.Examples of at most `batch_size`; or documents as bytes.
       metrics: to measure besides those that every predictor has.
 
     Returns:
@@ -167,22 +166,26 @@ class ImagePredictor(Predictor):
     for batch, classes, probabilities in self._classified(batches):
       yield answers.rows(batch.source, batch.row, classes, probabilities, names)
 
-  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]
-               ) -> tuple[dict[str, Any], list[int]]:
+  def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> tuple[dict[str, Any], list[int]]:
     hashes: list[int] = []
+    mistakes: list[dict[str, Any]] = []
+    names = self.facts.get("class_names") or range(self.facts["classes"])
     values = inputs.Scale(self.facts)
     totals = measures.Totals({metric.name: metric for metric in (*_BASIC, *metrics)}.values())
-    for batch, classes, probabilities in self._classified(batches):
+    for batch, classes, probabilities in self._classified(given):
       assert batch.labels is not None
       totals.add((classes, probabilities), batch.labels.numbers, np.ones(len(classes), bool))
       values.add(batch.x)
       hashes.extend(map(cache.hash_row, batch.x))
+      mistakes += [dict(input=answers.printable(batch.source[i]), row=None if batch.row[i] < 0 else batch.row[i],
+                        label=names[batch.labels.numbers[i]], predicted=names[classes[i]])
+                   for i in np.flatnonzero(classes != batch.labels.numbers)]
     commands.warn(filter(None, [values.warning(data)]))
     counts, found = totals.sums[_BASIC[0].name], totals.entry(inputs.classes_of(self.facts).names)
     num = int(counts["num"].sum())
     error = int(counts["wrong"].sum()) / num  # equal to the run's, to the bit
     return dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
-                loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist()), hashes
+                loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist(), mistakes=mistakes), hashes
 
   def describe(self, found: dict[str, Any], names: Sequence[str]) -> str:
     lines = [f"error {found['error']:.4f} ± {found['error_standard_error']:.4f}, loss {found['loss']:.4f} nats, "
@@ -260,10 +263,8 @@ class TextPredictor(Predictor):
                **{name: [value] for name, value in found.items()}}
         shown.update(1)
 
-  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]
-               ) -> tuple[dict[str, Any], list[int]]:
-    del batches
-    documents = [document.text for document in texts.read([data.removeprefix("text:")])]
+  def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> tuple[dict[str, Any], list[int]]:
+    documents = list(given)
     windows, counts = texts.windows(self._tokenizer, [document.decode() for document in documents], self._length)
     total, num_bytes, totals = 0.0, tokens.num_bytes(self._tokenizer), measures.Totals(metrics)
     for batch in texts.batches(self, windows, counts, self.batch_size):
