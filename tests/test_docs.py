@@ -223,7 +223,7 @@ def test_the_network_of_the_page_has_its_parameters_and_refuses_learners(tmp_pat
   done = alma("main", "--config=small_cnn.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   # 3x3x1x4+4, batch norm 2x4; 3x3x4x8+8, 2x8; 2x2x8x10+10.
-  assert f"from {40 + 8 + 296 + 16 + 330:,} parameters" in done.stderr
+  assert f", {40 + 8 + 296 + 16 + 330:,} parameters at the start" in done.stderr
   no_head = code_of("docs/add-a-model.md").replace('layers.Head(self.num_classes, self.dtype, name="output")',
                                                    "nn.Dense(self.num_classes)")
   (tmp_path / "no_head.py").write_text(no_head)

@@ -164,6 +164,10 @@ class Offline(Protocol):
   # ------------------------------------------------------------------------ what a run shows
 
   @property
+  def num_test(self) -> int:
+    return self.source.num_test
+
+  @property
   def chance(self) -> float | None:
     chance: float | None = self.source.problem.chance
     return chance

@@ -81,6 +81,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
           _compute(setting, folder, mirrored, should_stop or (lambda: False))
     sharding.barrier("the run is complete")
     run = results.load_run(path)
+    run.num_test = setting.protocol.num_test
     if was_complete:
       sharding.say(f"{run_files.shown(path)} is complete.{_unused(config, run.config)}")
     return run
