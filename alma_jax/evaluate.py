@@ -36,11 +36,9 @@ from alma_jax import commands, predict
 from alma_jax.config import registry, sections
 from alma_jax.data import cache, examples
 from alma_jax.data.form import Form
-from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.predictors import answers, inputs, texts
-from alma_jax.predictors.description import Description
+from alma_jax.predictors import answers, inputs
 from alma_jax.store.record import DATA, Record
 
 _NAMES = ("digits", "mnist", "cifar10")
@@ -96,11 +94,9 @@ def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sec
 
 def _given(args: argparse.Namespace, record: Record, predictor: Any, what: str) -> Iterable[Any]:
   """What is scored: labelled images in batches, or documents as bytes; `what`: how messages call it."""
-  known, size = predictor.known, predictor.program.batch_size
-  if args.data is not None and known.problem == registry.TEXT:
-    return (document.text for document in texts.read([args.data.removeprefix("text:")]))
+  known = predictor.known
   if args.data is not None:
-    return _batches(args, size, known)
+    return predictor.labelled(args.data, functools.partial(_batches, args, predictor))
   try:
     if not record.is_begun:
       raise BadInput(f"{args.workdir} holds a predictor, and no run; give --data.")
@@ -111,7 +107,7 @@ def _given(args: argparse.Namespace, record: Record, predictor: Any, what: str) 
   except BadInput as error:
     raise BadInput(f"without --data, the run is scored on its own test set, which cannot be read: {_advised(error)}"
                    ) from error
-  return found if known.problem == registry.TEXT else _cut(found, size, known, what)
+  return predictor.cut(found, what)
 
 
 def _section(args: argparse.Namespace, record: Record) -> Any:
@@ -121,27 +117,17 @@ def _section(args: argparse.Namespace, record: Record) -> Any:
   return dataclasses.replace(section, data_dir=args.data_dir) if has_folder else section
 
 
-def _cut(found: examples.Examples, size: int, known: Description, what: str) -> Iterator[examples.Examples]:
-  """Yields examples in batches, in the form and with the classes of the predictor."""
-  with examples.named(what):
-    assert found.labels is not None
-    x, y = known.form.fit(found.x), known.classes.number(found.labels)
-  for start in range(0, len(x), size):
-    rows = slice(start, start + size)
-    yield examples.Examples(found.source[rows], found.row[rows], x[rows], Labels(y[rows]))
-
-
-def _batches(args: argparse.Namespace, size: int, known: Description) -> Iterator[examples.Examples]:
-  """The labelled images of --data; `known`: of the predictor."""
-  form, classes = known.form, known.classes
+def _batches(args: argparse.Namespace, predictor: Any) -> Iterator[examples.Examples]:
+  """The labelled images of --data."""
+  known, form = predictor.known, predictor.known.form
   kind, _, rest = args.data.partition(":")
   if args.data not in _NAMES and not (kind == "tfds" and rest):
     path = rest if kind in ("npz", "folder") and rest else args.data
     if not pathlib.Path(path).expanduser().exists():
       raise BadInput(f"--data={args.data!r}: there is no such file or folder, and no data set of this name; give "
                      f"labelled files, or one of {', '.join(_NAMES)} and tfds:NAME.")
-    reader = examples.Reader(form, True, examples.TEST, args.image_column, args.label_column, classes)
-    yield from inputs.read([path], reader, size)
+    reader = examples.Reader(form, True, examples.TEST, args.image_column, args.label_column, known.classes)
+    yield from inputs.read([path], reader, predictor.program.batch_size)
     return
   from alma_jax.data import datasets
   try:
@@ -150,7 +136,7 @@ def _batches(args: argparse.Namespace, size: int, known: Description) -> Iterato
     raise BadInput(_advised(error)) from error
   if known.task:
     dataset = dataclasses.replace(dataset, x_test=_of_a_task(dataset.x_test, args.data, form, known.dataset))
-  yield from _cut(dataset.tested, size, known, f"the test set of {args.data}")
+  yield from predictor.cut(dataset.tested, f"the test set of {args.data}")
 
 
 def _of_a_task(x: np.ndarray, name: str, form: Form, stream: str) -> np.ndarray:

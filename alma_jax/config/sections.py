@@ -179,6 +179,7 @@ class Optimizer(Section):
 
   registries: ClassVar[Mapping[str, Registry]] = {problem: OPTIMIZERS[problem] for problem in (IMAGES, TASKS)}
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+  decoupled: ClassVar[bool] = False
 
   def transform(self, rate: Any) -> Any:
     """An optax.GradientTransformation without weight decay. `rate`: the learning rate, a number or a schedule."""

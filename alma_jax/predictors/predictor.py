@@ -4,13 +4,14 @@ program.py loads and calls the program, scores.py measures it, answers.py writes
 """
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from alma_jax.config.sections import Metric
 from alma_jax.data import examples, tokens, unpacking
+from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.parallel import environment
 from alma_jax.predictors import answers, folder, inputs, requests, scores, texts
@@ -55,6 +56,14 @@ class Predictor:
     """Predicts the examples of files and folders; yields rows of a table, {column: values}, see answers.table."""
     raise NotImplementedError
 
+  def labelled(self, data: str, images: Callable[[], Iterable[examples.Examples]]) -> Iterable[Any]:
+    """What `evaluate` takes, of new data that the user calls `data`; `images` reads them if they are images."""
+    raise NotImplementedError
+
+  def cut(self, found: Any, what: str) -> Iterable[Any]:
+    """What `evaluate` takes, of a test set, see sections.DataSet.tested; `what` is how messages call it."""
+    raise NotImplementedError
+
   def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:
     """The metrics on labelled data.
 
@@ -95,6 +104,18 @@ class ImagePredictor(Predictor):
     reader = examples.Reader(self.known.form, labelled=False, part=examples.TEST, image_column=image_column)
     for batch, classes, probabilities in self._classified(inputs.read(paths, reader, self.program.batch_size)):
       yield answers.rows(batch.source, batch.row, classes, probabilities, self.known.classes.names)
+
+  def labelled(self, data: str, images: Callable[[], Iterable[examples.Examples]]) -> Iterable[examples.Examples]:
+    return images()
+
+  def cut(self, found: examples.Examples, what: str) -> Iterator[examples.Examples]:
+    size = self.program.batch_size
+    with examples.named(what):
+      assert found.labels is not None
+      x, y = self.known.form.fit(found.x), self.known.classes.number(found.labels)
+    for start in range(0, len(x), size):
+      rows = slice(start, start + size)
+      yield examples.Examples(found.source[rows], found.row[rows], x[rows], Labels(y[rows]))
 
   def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:
     return scores.of_images(self.known, data, metrics, self._classified(given))
@@ -153,6 +174,12 @@ class TextPredictor(Predictor):
         yield {"input": [answers.printable(document.source)], "row": [None if document.row < 0 else document.row],
                **{name: [value] for name, value in found.items()}}
         shown.update(1)
+
+  def labelled(self, data: str, images: Callable[[], Iterable[examples.Examples]]) -> Iterator[bytes]:
+    return (document.text for document in texts.read([data.removeprefix("text:")]))
+
+  def cut(self, found: Sequence[bytes], what: str) -> Sequence[bytes]:
+    return found
 
   def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:
     del data
