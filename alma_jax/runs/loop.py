@@ -291,7 +291,7 @@ class Session:
       rows = fit.cursor - start
       aim = rows * _TARGET_SECONDS / max(time.monotonic() - since, 1e-4)
       self._rows = int(sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, fit.spec.problem.max_steps)))))
-      self._shown.steps(rows * plan.samples // total, data.stage, fit.cursor // -(-total // plan.rounds), plan.rounds)
+      self._shown.steps(rows, plan.samples / total, data.stage, fit.cursor, total)
     if pending is not None:
       self._record(fit, pending, began)
     return fit
