@@ -5,8 +5,9 @@ prints the tables: means over seeds, for language models the paper's Tables 1 an
 the best choice at each price of compute, and the metrics of streams of tasks. With
 --out it writes into DIR: runs.csv, stream.csv, pareto.csv (for streams of tasks:
 tasks.csv), report.md, the figures as PNG and PDF, and index.html, a page with all of
-them. Runs that are not finished, diverged or are damaged are left out, with a warning
-for each.
+them. Runs that are not finished or are damaged are left out, with a warning for each.
+Runs that diverged have no value: they are left out of means and figures, and the
+tables say how many seeds diverged.
 
 --ablation=FIELD=OFF,... adds a table of what each of these fields is worth, and
 ablation.csv. OFF is the value that switches a field off, as in
