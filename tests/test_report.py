@@ -387,6 +387,10 @@ def test_the_command_line(tmp_path, runs):
   done = run(runs)
   assert done.returncode == 0, done.stderr
   assert done.stdout.startswith("Runs: mean ± standard deviation over seeds\n\n| learner | width | w |")
+  (study,), _ = collect.collect([runs])
+  verdicts = done.stdout.partition("\n\nVerdicts\n\n")[2].splitlines()
+  assert verdicts == [*findings.growth(study), *findings.waiting_times(study)]
+  assert any(line.startswith("- gens") for line in verdicts)
   done = run(runs, "--out", tmp_path / "out")
   assert done.stdout.strip() == str(tmp_path / "out/index.html")
 
