@@ -95,8 +95,7 @@ class Progress(Listener):
       return
     stage, value, seconds = entry["stage"], entry.get(self._measure.key), entry["seconds"]
     self._values += [] if value is None else [value]
-    done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
-    self._done = done
+    self._done = done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
     with UNSEEN:
       self._bar.update(max(0, done - self._bar.n))
     if self._lines:
