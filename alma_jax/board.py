@@ -1,38 +1,16 @@
 """Shows runs on a live page: alma board RUNS... [--port 8001]
 
-RUNS are run folders, or folders that hold run folders; runs that appear there later are shown as well. The page has the
-test errors, the prequential errors with drift alarms, the decisions to train and the growth of the runs, and is
-refreshed while they run. It loads nothing from other sites. The service listens to this machine alone; --host=0.0.0.0
-lets everyone in. Needs `pip install 'alma_jax[serve]'`.
+RUNS are run folders, or folders that hold run folders; runs that appear there later are shown as well. The page lists
+the runs with their results and costs, those that are alive first. It draws the test errors, the prequential errors with
+drift alarms, the parameters and the trainings, and follows the runs as they go on. Click a run or its line to see it
+alone. The page loads nothing from other sites. The service listens to this machine alone; --host=0.0.0.0 lets everyone
+in. Needs `pip install 'alma_jax[serve]'`.
 """
-import contextlib
-import functools
-import json
-import math
-import os
-import pathlib
 import sys
-import time
 from collections.abc import Sequence
-from typing import Any
 
 from alma_jax import commands, messages, web
-from alma_jax.errors import BadInput
-from alma_jax.messages import duration
-from alma_jax.monitor import view
-from alma_jax.monitor.view import View
-from alma_jax.problems import measures
-from alma_jax.store import run_files
-from alma_jax.store.metrics import DRIFT_AFTER, DRIFT_BEFORE
-from alma_jax.store.record import Record
-
-_POINTS = 1000  # of a curve; of longer ones every n-th point and the last one are sent
-_LOOK = 10.0  # seconds between two searches for new runs
-_WATCHED = (run_files.METRICS, "config.json", "summary.json", run_files.DIVERGED)
-# The Okabe-Ito palette and similar colours. Further runs repeat the colours with other dashes (in pixels, as Plotly
-# writes them).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#444444")
-_DASHES = ("solid", "8px,4px", "2px,3px", "8px,3px,2px,3px", "14px,4px", "14px,3px,2px,3px,2px,3px")
+from alma_jax.monitor import board
 
 
 @commands.command
@@ -42,118 +20,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
   web.add_arguments(parser, port=8001)
   args = parser.parse_args(argv)
-  made = Board(args.runs)
+  made = board.Board(args.runs)
   with web.listen(args.host, args.port) as sock:
     messages.say(f"the board is at {web.address(sock)}")
-    web.server(app(made)).run(sockets=[sock])
-
-
-class Board:
-  """The runs of a page. Files that have not changed are not read again."""
-
-  def __init__(self, paths: Sequence[str]):
-    """Looks for runs.
-
-    Args:
-      paths: run folders, or folders that hold run folders, also those that appear later.
-
-    Raises:
-      BadInput: a folder does not exist, or holds no run.
-    """
-    self._paths = list(paths)
-    self._folders, self._searched = view.find(paths), time.monotonic()
-
-  def runs(self) -> list[dict[str, Any]]:
-    """What the page shows of each run, see `shown` and `looks`; for a run that cannot be read, its `problem`."""
-    if time.monotonic() - self._searched > _LOOK:
-      self._searched = time.monotonic()
-      with contextlib.suppress(BadInput):  # a folder has disappeared: its runs are shown with their problem
-        self._folders = view.find(self._paths)
-    runs = []
-    for folder in self._folders:
-      try:
-        runs.append(shown(view.current(_record(folder, _signature(folder)))))
-      except BadInput as error:
-        runs.append(dict(path=str(folder), problem=str(error)))
-    return [run | look for run, look in zip(runs, looks([run["path"] for run in runs]))]
-
-
-def looks(paths: Sequence[str]) -> list[dict[str, str]]:
-  """How the page names and draws runs in different folders; up to 48 runs all look different.
-
-  Returns:
-    {"label": the path below the folder that all local ones are in, or the address; "colour", "dash"}.
-  """
-  local = {path: os.path.abspath(path) for path in paths if not run_files.is_address(path)}
-  root = os.path.commonpath([os.path.dirname(path) for path in local.values()]) if local else ""
-  num = len(_COLOURS)
-  return [dict(label=os.path.relpath(local[path], root) if path in local else path, colour=_COLOURS[i % num],
-               dash=_DASHES[i // num % len(_DASHES)]) for i, path in enumerate(paths)]
-
-
-def shown(run: View) -> dict[str, Any]:
-  """What the page shows of a run; JSON can hold it."""
-  record, metric, stages = run.record, run.record.metric, run.stages
-  return dict(
-      path=str(record.path), name=run.name, state=run.state, doing=run.doing, metric=metric, unit=record.unit,
-      further=measures.brief(record.further), prequential_only=record.measure.is_prequential, t=len(record.lines),
-      total=record.total, stage=len(stages), stages=run.num_stages,
-      error=run.tested[-1][1] if run.tested and stages else None, prequential=run.mean_prequential,
-      left=duration(run.seconds_left) if run.seconds_left else None,
-      saved=run.saved if run.state != view.FINISHED else None,
-      curve=_curve(run.tested), prequential_curve=_curve(run.prequential), params=_curve(record.values("num_params")),
-      trainings=[[each["t"], _decision(each)] for each in _thinned(stages)],
-      drifts=[[each["t"], each.get(f"prequential_{metric}"),
-               f"from {each[DRIFT_BEFORE]:.4g} to {each[DRIFT_AFTER]:.4g}"] for each in run.drifts])
-
-
-def app(board: Board) -> Any:
-  """The FastAPI application of the page."""
-  from fastapi import FastAPI, Request, Response
-  from fastapi.staticfiles import StaticFiles
-  made = FastAPI(title="alma_jax", docs_url=None, redoc_url=None, openapi_url=None)
-
-  def runs(_: Request) -> Response:
-    content = json.dumps(board.runs(), allow_nan=False)
-    return Response(content, headers={"Cache-Control": "no-store"}, media_type="application/json")
-
-  made.add_route("/runs.json", runs, methods=["GET"])  # also answers HEAD, unlike @made.get
-  made.mount("/plotly", StaticFiles(packages=[("plotly", "package_data")]))
-  made.mount("/", StaticFiles(directory=pathlib.Path(__file__).parent / "monitor/page", html=True))
-  return made
-
-
-def _curve(points: Sequence[tuple[int, float]]) -> list[list[float]]:
-  """[[t, ...], [value, ...]] of the finite points, thinned."""
-  kept = _thinned([point for point in points if math.isfinite(point[1])])
-  return [[t for t, _ in kept], [value for _, value in kept]]
-
-
-def _thinned(items: Sequence[Any]) -> list[Any]:
-  step = -(-len(items) // _POINTS) or 1
-  kept = list(items[::step])
-  return kept if not items or (len(items) - 1) % step == 0 else [*kept, items[-1]]
-
-
-def _decision(line: dict[str, Any]) -> str:
-  """Why the learner was trained, as the line of metrics.jsonl says."""
-  if line.get("regret") is None or line.get("training_price") is None:
-    return ""
-  return f"regret {line['regret']:.3g}, price of a training {line['training_price']:.3g}"
-
-
-def _signature(folder: pathlib.Path) -> tuple[tuple[str, int, int], ...]:
-  """Names, times and sizes of the files that the page is made from; another one means that they have changed."""
-  with contextlib.suppress(FileNotFoundError):
-    return tuple((entry.name, found.st_mtime_ns, found.st_size) for entry in os.scandir(folder)
-                 if entry.name in _WATCHED and (found := entry.stat()))
-  return ()
-
-
-@functools.lru_cache(maxsize=1000)
-def _record(folder: pathlib.Path, signature: Any) -> Record:
-  del signature
-  return view.view(folder).record
+    web.server(board.app(made)).run(sockets=[sock])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import json
 import pathlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import answers, inputs
-from alma_jax.store import local_copy
+from alma_jax.predictors.description import Description
 from alma_jax.store.record import Record
 
 _NAMES = ("digits", "mnist", "cifar10")
@@ -65,20 +65,20 @@ def main(argv: Sequence[str] | None = None) -> None:
   commands.quiet()
   if args.out:
     answers.check_place(args.out)
-  predictor, record = predict.load(predict.stored_of(args)[0]), Record(local_copy.readable(args.workdir))
-  metrics = _metrics(args, record, predictor.problem)
-  found, hashes = predictor.evaluate(args.data, _batches(args, predictor.batch_size, predictor.facts), metrics)
-  found["overlap"] = _overlap(args, record, hashes, predictor.form)
-  if predictor.facts.get("task"):
-    found["task"] = predictor.facts["task"]["name"]
-  found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None,
-                stage=predictor.facts.get("stage"))
+  stored, _, record = predict.stored_of(args)
+  predictor, known = predict.load(stored), stored.description
+  metrics = _metrics(args, record, known.problem)
+  found, shown, hashes = predictor.evaluate(args.data, _batches(args, predictor.program.batch_size, known), metrics)
+  found["overlap"] = _overlap(args, record, hashes, known.form)
+  if known.task:
+    found["task"] = known.task.name
+  found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None, stage=known.stage)
   if args.out:
     try:
       write_bytes(pathlib.Path(args.out).expanduser(), (json.dumps(found, indent=2) + "\n").encode())
     except OSError as error:
       raise BadInput(f"--out={args.out!r} cannot be written: {error.strerror}.") from error
-  commands.show(predictor.describe(found, [metric.name for metric in metrics]))
+  commands.show(shown)
 
 
 def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sections.Metric]:
@@ -92,9 +92,9 @@ def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sec
   return [known[name]() for name in chosen if name in known]
 
 
-def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:
-  """The labelled examples of --data; `facts` are the entries of predictor.json."""
-  form, classes = inputs.form_of(facts), inputs.classes_of(facts)
+def _batches(args: argparse.Namespace, size: int, known: Description) -> Iterator[examples.Examples]:
+  """The labelled images of --data; `known`: of the predictor."""
+  form, classes = known.form, known.classes
   kind, _, rest = args.data.partition(":")
   if args.data not in _NAMES and not (kind == "tfds" and rest):
     path = rest if kind in ("npz", "folder") and rest else args.data
@@ -110,7 +110,7 @@ def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> I
   except BadInput as error:
     raise BadInput(_advised(error)) from error
   with examples.named(f"the test set of {args.data}"):
-    x = form.fit(_of_a_task(dataset.x_test, args.data, form, facts) if facts.get("task") else dataset.x_test)
+    x = form.fit(_of_a_task(dataset.x_test, args.data, form, known.dataset) if known.task else dataset.x_test)
     y = classes.number(Labels(dataset.y_test, dataset.class_names, dataset.class_names is not None))
   for start in range(0, len(x), size):
     part = x[start:start + size]
@@ -118,10 +118,10 @@ def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> I
                             Labels(y[start:start + size]))
 
 
-def _of_a_task(x: np.ndarray, name: str, form: Form, facts: Mapping[str, Any]) -> np.ndarray:
+def _of_a_task(x: np.ndarray, name: str, form: Form, stream: str) -> np.ndarray:
   """Images [N, H, W, C] of a data set, of which those of another shape are changed as streams of tasks change them."""
   from alma_jax.data import image_changes
-  if name == "digits" and facts.get("provenance", {}).get("dataset") == "digits":
+  if name == stream == "digits":
     return image_changes.bright(x)
   if x.ndim != 4 or x.shape[1:] == form.shape or x.shape[-1] not in (1, 3):
     return x

@@ -55,11 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("--config", help="config file that registers what the run uses of your own")
 
 
-def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | None]:
+def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | None, Record]:
   """The predictor that the arguments name. Imports no jax if it lies in a folder.
 
   Returns:
-    (its files, the folder that holds it); the folder is None if the files were made from a checkpoint.
+    (its files, the folder that holds it, the run folder); the folder is None if the files were made from a checkpoint.
+    In a folder that `alma export` has written, there is no run.
 
   Raises:
     BadInput: there is neither a run nor a predictor, the run has not completed a stage, or the predictor is that of
@@ -68,11 +69,11 @@ def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | N
   if args.config:
     configs.load_file(args.config)
   path = local_copy.readable(args.workdir)
+  record = Record(path)
   if folder.holds_predictor(path):
     stored = folder.read(path)
     _check_task(stored, args.task, run_files.shown(path))
-    return stored, path
-  record = Record(path)
+    return stored, path, record
   if not record.is_begun:
     raise BadInput(f"there is neither a run nor a predictor in {run_files.shown(path)}; give a run folder, or a folder "
                    "that alma export has written.")
@@ -81,22 +82,22 @@ def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | N
     number = None if record.accuracies is None else task_names.number_of(args.task, record.graph.names)
     place = None if number is None else folder.of_task(path / "predictor", number)
   if place is not None and record.fields.get("log.predictor") and folder.holds_predictor(place):
-    return folder.read(place), place
+    return folder.read(place), place, record
   from alma_jax.runs import exporting, results  # these import all of flax and orbax
 
   commands.quiet()
-  return folder.Stored("", exporting.files_of(results.load_run(args.workdir), of_task=args.task)), None
+  return folder.stored(exporting.files_of(results.load_run(path), of_task=args.task)), None, record
 
 
 def _check_task(stored: folder.Stored, task: str | None, place: str) -> None:
   """Raises BadInput if the predictor answers for another task."""
-  known = folder.parse(stored.files[folder.FACTS]).get("task")
+  known = stored.description.task
   if task is None:
     return
-  if not known:
+  if known is None:
     raise BadInput(f"the predictor in {place} knows no tasks; leave --task={task} out.")
-  if not task_names.is_meant(task, known["number"], known["name"]):
-    raise BadInput(f"the predictor in {place} is that of task {known['number']} ({known['name']!r}), not of {task!r}; "
+  if not task_names.is_meant(task, *known):
+    raise BadInput(f"the predictor in {place} is that of task {known.number} ({known.name!r}), not of {task!r}; "
                    "leave --task out, or give the run folder.")
 
 

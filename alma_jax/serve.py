@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not getattr(args, name) > 0:
       raise BadInput(f"--{name}={getattr(args, name)} should be above 0.")
   with web.listen(args.host, args.port) as sock:
-    stored, place = predict.stored_of(args)
+    stored, place, _ = predict.stored_of(args)
     from alma_jax.predictors import service
     made = service.Service(predict.load(stored), place, args.max_batch, args.max_bytes, args.timeout, args.poll)
     messages.say(f"serving {args.workdir} on {web.address(sock)}")

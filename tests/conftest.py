@@ -20,7 +20,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled progra
 
 import jax
 import pytest
-from runs import ROOT, blobs, sentences, small_config
+from runs import blobs, sentences, small_config
 
 from alma_jax.config import registry
 from alma_jax.parallel import runtime
@@ -38,13 +38,8 @@ def pytest_addoption(parser):
   parser.addoption("--write-golden", action="store_true", help="write tests/golden anew, see test_golden.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
-  """Marks the tests of tests/slow and studies, and those that slow.txt lists, and begins with the longest."""
-  listed = {line for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")}
-  for item in items:
-    if item.path.parent.name in ("slow", "studies") or item.nodeid.removeprefix("tests/") in listed:
-      item.add_marker(pytest.mark.slow)
+  """Begins with the longest."""
   items.sort(key=lambda item: item.path.name != "test_torture.py")
 
 

@@ -29,11 +29,10 @@ OPTIONS = {"gmoe": {"learner__keep_optimizer": True}, "ens": {"learner__num_memb
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("sm", {"train__patience": 2}), ("ens", {"learner__num_members": 2}),
-    ("bagging", {"learner__members_per_stage": 2}),
-    ("boosting", {}), ("boosting", {"learner__weighting": "loss"}), ("gmoe", {"learner__gating": "hard"}),
-    ("hmoe", {"model__num_experts": 1}), slow("gens", {}), slow("umix", {"learner__num_members": 2}), slow("moe", {}),
-    slow("ff", {})])
+    ("sm", {"train__patience": 2}), ("boosting", {"learner__weighting": "loss"}), slow("boosting", {}),
+    slow("ens", {"learner__num_members": 2}), slow("bagging", {"learner__members_per_stage": 2}),
+    slow("gmoe", {"learner__gating": "hard"}), slow("hmoe", {"model__num_experts": 1}),
+    slow("gens", {}), slow("umix", {"learner__num_members": 2}), slow("moe", {}), slow("ff", {})])
 def test_as_many_steps_as_epochs_have_are_the_same_run(tmp_path, arrays, learner, changes):
   """Without waiting longer for any expert: hmoe has one. 54 examples of a stage are 4 steps of 16."""
   for name, length in (("epochs", {"train__epochs": 3}), ("steps", {"train__epochs": 1, "train__steps": 12})):
@@ -83,7 +82,9 @@ def test_smoothed_labels_change_a_run_and_its_config(tmp_path, arrays):
 # ----------------------------------------------------------------------- every learner, and going on
 
 
-@pytest.mark.parametrize("learner", [name for name in LEARNERS["images"] if name != "expert"])  # which needs a gate
+@pytest.mark.parametrize("learner", [
+    slow(name) if name in ("ff", "gmoe", "hmoe", "moe") else name for name in LEARNERS["images"]
+    if name != "expert"])  # which needs a gate
 def test_every_learner_remembers_and_averages(tmp_path, arrays, learner):
   changes = ANYTIME | OPTIONS.get(learner, {}) | {"stream__schedule": "geometric", "stream__factor": 2.0}
   run = alma_jax.run(small_config(learner, **changes, checkpoint__keep_every=1), tmp_path, data=arrays)
@@ -213,6 +214,7 @@ def test_nothing_is_used_before_it_arrives(tmp_path, arrays):
   assert epochs[0] == epochs[1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
 def test_windows_that_arrive_test_a_language_model(tmp_path, books):
   config = text_config(books, stream__num_megabatches=2, train__steps=2, train__warmup_steps=1, learner__average=0.5,

@@ -9,7 +9,7 @@ from stages import Stages, arrays_equal, assert_close, batches_of, begin, finish
 from test_language import setting_of as text_setting_of
 
 from alma_jax.learners import stacked
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Variables
 
 PICTURES = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
@@ -54,8 +54,9 @@ def assert_averaged(setting, horizon, state=None, stage=0):
   return result
 
 
-@pytest.mark.parametrize("stepwise", [False, True])
-@pytest.mark.parametrize(("learner", "horizon", "start"), [("sm", 0.5, "last"), ("ens", 0.3, "average")])
+@pytest.mark.parametrize(("stepwise", "learner", "horizon", "start"), [
+    (False, "sm", 0.5, "last"), (True, "sm", 0.5, "last"), slow(False, "ens", 0.3, "average"),
+    (True, "ens", 0.3, "average")])
 def test_the_average_is_that_of_the_steps(monkeypatch, stepwise, learner, horizon, start):
   monkeypatch.setattr(stacked.models, "loops_are_slow", lambda network: stepwise)
   changes = {"learner__num_members": 2} if learner == "ens" else {}
@@ -70,6 +71,7 @@ def test_the_average_is_that_of_the_steps(monkeypatch, stepwise, learner, horizo
   assert_averaged(setting, horizon, state, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stepwise", [True, False])
 def test_statistics_of_batch_norm_are_averaged_too(monkeypatch, stepwise):
   monkeypatch.setattr(stacked.models, "loops_are_slow", lambda network: stepwise)
@@ -80,6 +82,7 @@ def test_statistics_of_batch_norm_are_averaged_too(monkeypatch, stepwise):
   assert max(jax.tree.leaves(moved)) > 1e-3
 
 
+@pytest.mark.slow
 def test_language_models_are_averaged(books):
   setting = text_setting_of(books, learner__average=0.5, train__eval_every=0)
   state = assert_averaged(setting, 0.5)
@@ -194,7 +197,7 @@ def test_frozen_members_are_averages_and_only_the_live_one_has_last_weights():
 
 
 @pytest.mark.parametrize(("optimizer", "decay", "smoothing"), [
-    ("sgd", 0.0, 0.2), ("sgd", 0.6, 0.0), ("adadelta", 1.0, 0.3)])
+    slow("sgd", 0.0, 0.2), ("sgd", 0.6, 0.0), ("adadelta", 1.0, 0.3)])
 def test_steps_are_those_of_optax_with_falling_rates_and_smoothed_labels(optimizer, decay, smoothing):
   """s_k times the update of the mean cross-entropy against (1 - ε) y + ε / K; s_k falls from 1 to 1 / (decay S)."""
   rate, num = 0.5, 8
@@ -205,7 +208,7 @@ def test_steps_are_those_of_optax_with_falling_rates_and_smoothed_labels(optimiz
   training = learner.training(state, data)
   (batches,), losses, expected = batches_of(training, 0, num), [], []
   params = jax.tree.map(lambda leaf: leaf[0], jax.device_get(state.live.params))
-  made = setting.config.train.transform()  # of the full rate
+  made = optimizers.of(setting.config.train)  # of the full rate
   opt = made.init(params)
 
   def loss(params, x, labels):

@@ -15,7 +15,9 @@ import pytest
 from reports import diverge, write_run
 from test_monitor import rewrite
 
-from alma_jax import board, web
+from alma_jax import web
+from alma_jax.monitor import board
+from alma_jax.reports import drawing
 
 pytest.importorskip("fastapi")
 pytest.importorskip("plotly")
@@ -35,11 +37,18 @@ async function look() {{
   await fetch("/append");
   while (curve() === before) await pause();
   const d = frame.contentDocument, e = d.documentElement, num = id => d.getElementById(id).data.map(t => t.x.length);
+  const all = what => [...d.querySelectorAll(`section:not([hidden]) ${{what}}`)];
+  const faint = () => d.getElementById("test-error-mega-batches").data.filter(t => t.opacity < 1).length;
+  const row = () => d.querySelector("tbody tr"), box = d.getElementById("test-error-mega-batches"), alone = [faint()];
+  row().click();
+  alone.push(faint(), row().className, box.data.at(-1).meta.split("/").at(-1));
+  box.emit("plotly_click", {{points: [{{data: box.data.at(-1)}}]}});
+  alone.push(faint(), row().className);
   document.title = JSON.stringify({{
-    before: before, after: curve(), page: e.scrollWidth, window: e.clientWidth,
-    rows: [...d.querySelectorAll("tbody tr")].map(r => r.innerText), heads: [...d.querySelectorAll("h2")].map(
-      h => h.textContent), charts: [...d.querySelectorAll(".chart")].map(c => c.getBoundingClientRect()).map(
-      c => [c.left, c.width]), drawn: [...d.querySelectorAll(".chart")].map(c => c.querySelectorAll("path").length > 3),
+    alone: alone, before: before, after: curve(), page: e.scrollWidth, window: e.clientWidth,
+    rows: [...d.querySelectorAll("tbody tr")].map(r => r.innerText), heads: all("h2").map(h => h.textContent),
+    charts: all(".chart").map(c => c.getBoundingClientRect()).map(c => [c.left, c.width]),
+    drawn: all(".chart").map(c => c.querySelectorAll("path").length > 3),
     alarms: num("prequential-error-mega-batches"), trainings: num("trainings-error-mega-batches"),
     elsewhere: [...d.querySelectorAll("[src], [href]")].map(x => x.src || x.href).filter(
       u => !u.startsWith(location.origin) && !u.startsWith("data:"))}});
@@ -92,15 +101,9 @@ def serving(folder, pixels=1200):
       thread.join()
 
 
-def browse(address, tmp_path, *flags):
-  """Standard output of a browser that opens an address and stays until nothing is pending."""
-  return subprocess.run(
-      [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=30000",
-       f"--user-data-dir={tmp_path}/browser", *flags, address], capture_output=True, text=True, check=True).stdout
-
-
 def test_the_data_of_the_page(folder):
   runs = {run["path"].rsplit("/", 1)[1]: run for run in board.Board([str(folder)]).runs()}
+  assert [*runs] == ["a-live", "c-diverged", "d-text", "b-<img src=x>"]  # of finished runs the newest first
   live = runs["a-live"]
   assert (live["state"], live["t"], live["total"], live["stage"], live["stages"]) == ("alive", 5, 6, 2, 3)
   assert live["curve"] == [[1, 2, 3, 4, 5], [0.6, 0.5, 0.4, 0.35, 0.3]]
@@ -108,7 +111,8 @@ def test_the_data_of_the_page(folder):
   assert live["drifts"] == [[4, 0.4, "from 0.125 to 0.4"]]
   assert [t for t, _ in live["trainings"]] == [2, 4]
   assert runs["b-<img src=x>"]["params"] == [[1, 2, 3, 4, 5, 6], [10] * 5 + [40]]
-  assert (runs["c-diverged"]["state"], runs["d-text"]["metric"]) == ("diverged", "perplexity")
+  assert live["score"] == ("CER", pytest.approx(0.6 + 0.5 + 0.4 + 0.35 + 0.3))  # so far
+  assert (runs["d-text"]["score"], live["compute"]) == (("average perplexity", 85.0), "200")  # two trainings of 100
 
 
 def test_every_run_has_a_row_and_a_look_of_its_own(tmp_path):
@@ -119,11 +123,8 @@ def test_every_run_has_a_row_and_a_look_of_its_own(tmp_path):
   runs = board.Board([str(tmp_path)]).runs()
   assert len({run["path"] for run in runs}) == len({run["label"] for run in runs}) == 12
   assert len({(run["colour"], run["dash"]) for run in runs}) == 12
-  many = board.looks([f"runs/{i}" for i in range(48)])
-  assert len({(look["colour"], look["dash"]) for look in many}) == 48
-  assert [look["label"] for look in board.looks(["runs/a", "runs/b/c"])] == ["a", "b/c"]
-  mixed = ["runs/a", os.path.abspath("runs/b"), "s3://bucket/c"]
-  assert [look["label"] for look in board.looks(mixed)] == ["a", "b", "s3://bucket/c"]
+  assert sum(run["colour"] == drawing.style("sm")[0] for run in runs) == 4  # with different dashes
+  assert board.labels(["runs/a", os.path.abspath("runs/b/c"), "s3://bucket/c"]) == ["a", "b/c", "s3://bucket/c"]
 
 
 def test_long_curves_are_thinned_and_keep_their_ends():
@@ -145,7 +146,7 @@ def test_only_what_changed_is_read_again(folder, monkeypatch):
   assert made.runs()[0]["t"] == 6
   assert reads[4:] == ["a-live"]
   (folder / "d-text/config.json").write_text("{")
-  assert "cannot be read as JSON" in made.runs()[3]["problem"]
+  assert "cannot be read as JSON" in next(run["problem"] for run in made.runs() if run["label"] == "d-text")
   with serving(folder) as address:
     answer = urllib.request.urlopen(f"{address}/board.js")
     again = urllib.request.Request(f"{address}/board.js", headers={"If-None-Match": answer.headers["ETag"]})
@@ -159,19 +160,23 @@ def test_only_what_changed_is_read_again(folder, monkeypatch):
 @pytest.mark.parametrize("pixels", [390, 1200])
 def test_a_browser_shows_a_run_as_it_goes_on(folder, tmp_path, pixels):
   with serving(folder, pixels) as address:
-    dom = browse(f"{address}/frame", tmp_path, "--dump-dom", "--window-size=1300,2000")
+    dom = subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=30000",
+         f"--user-data-dir={tmp_path}/browser", "--dump-dom", "--window-size=1300,2000", f"{address}/frame"],
+        capture_output=True, text=True, check=True).stdout
   shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom)[1]))
   assert (shown["before"], shown["after"]) == (5, 6)
   assert shown["page"] == shown["window"] == pixels  # nothing is wider than the window
-  assert [row.split("\t")[0].split(" (")[0] for row in shown["rows"]] == [
-      "a-live", "b-<img src=x>", "c-diverged", "d-text"]
-  assert "alive\t0.2800\t0.4000\t3 of 3\t6 of 6" in shown["rows"][0]
-  assert shown["heads"] == [
-      "Test error", "Prequential error, ▼ drift alarm", "Growth: parameters held", "Decisions to train",
-      "Test perplexity", "Prequential perplexity", "Growth: parameters held", "Decisions to train"]
-  assert shown["drawn"] == [True] * 8
+  assert [re.match("a-live|b-<img src=x>|c-diverged|d-text", row)[0] for row in shown["rows"]] == [
+      "a-live", "c-diverged", "d-text", "b-<img src=x>"]
+  for cell in ("alive", "2.4300", "so far", "0.2800", "0.4000", "300", "6 of 6", "3 of 3"):
+    assert cell in shown["rows"][0]
+  assert shown["heads"] == ["Test error", "Prequential error, ▼ drift alarm", "Parameters", "Trainings",
+                            "Test perplexity", "Parameters", "Trainings"]
+  assert shown["drawn"] == [True] * 7
+  assert shown["alone"] == [0, 2, "chosen", "a-live", 0, ""]  # of three runs
   assert len({left for left, _ in shown["charts"]}) == (1 if pixels == 390 else 2)  # columns
   assert all(width > (340 if pixels == 390 else 550) for _, width in shown["charts"])
   assert shown["alarms"] == [4, 0, 0, 1]  # curves of three runs, and the alarm of one
-  assert shown["trainings"] == [3, 6, 1]
+  assert shown["trainings"] == [3, 1, 6]
   assert shown["elsewhere"] == []

@@ -94,6 +94,7 @@ def test_random_domains_have_equal_numbers_of_documents():
   assert dealt.tolist() != domains.dealt(1, np.arange(12), 4).tolist()
 
 
+@pytest.mark.slow
 def test_experts_train_on_their_domains_from_one_seed(books):
   setting = setting_of(books)
   learner, data = setting.learner, Stages(setting)[0]

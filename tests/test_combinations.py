@@ -1,7 +1,7 @@
 """Combinations of digit, colour and rotation; which experts answer for an image."""
 import numpy as np
 import pytest
-from runs import ROOT, blobs, small_config
+from runs import ROOT, blobs, slow, small_config
 
 import alma_jax
 from alma_jax.data import datasets
@@ -64,7 +64,7 @@ def test_coloured_images_are_refused(combinations):
 
 
 @pytest.mark.parametrize(("learner", "changes", "mixtures"), [
-    ("moe", {"learner__gating": "hard", "model__num_experts": 3}, ["hidden0", "hidden1"]),
+    slow("moe", {"learner__gating": "hard", "model__num_experts": 3}, ["hidden0", "hidden1"]),
     ("hmoe", {"model__num_experts": 2}, ["experts"])])
 def test_the_expert_that_answers(tmp_path, learner, changes, mixtures):
   x, y = blobs(120)

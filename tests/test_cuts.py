@@ -38,6 +38,9 @@ OPTIONS = {
 VGG = dict(model__name="vgg", model__width=2, train__augment=True, train__optimizer="sgd", train__learning_rate=0.01,
            train__momentum=0.9, train__epochs=1, train__batch_size=32, stream__waiting_time=1,
            stream__num_megabatches=2)
+MUON = dict(model__name="compact", model__width=2, train__optimizer="muon", train__learning_rate=0.05,
+            train__weight_decay=0.1, train__epochs=2, train__batch_size=32, stream__waiting_time=1,
+            stream__num_megabatches=2)
 ROUNDS = dict(model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6), learner__min_shard=1,
               learner__average=0.5, train__epochs=1, train__batch_size=32)
 TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=3, train__eval_every=2,
@@ -59,7 +62,8 @@ TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
 
 CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
 CASES |= {"live sm full": FULL, "offline expert": {}, "offline anytime": dict(train__steps=2, train__batch_size=12),
-          "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline hmoe rounds": ROUNDS}
+          "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
+          "offline hmoe rounds": ROUNDS}
 CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}
 del CASES["live text btm"]  # which needs all documents at once
 CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}
@@ -106,8 +110,8 @@ def prepared(case, folder, request):
   changes = OPTIONS.get(words[0], {}) | changes
   if protocol == "live":
     return live_config(live_images(folder, arrays), words[0], **changes), {}
-  if words[1:] == ["vgg"]:
-    arrays = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
+  if (shape := {"vgg": (32, 32, 3), "compact": (9, 8, 3)}.get(words[-1])) is not None:
+    arrays = (*blobs(80, shape), *blobs(12, shape, seed=1))
   return small_config(words[0], **changes), {"data": arrays}
 
 

@@ -11,7 +11,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from runs import ROOT, alma, assert_same_run, interrupted, lines, one_step_a_dispatch
+from runs import ROOT, alma, assert_same_run, interrupted, lines, one_step_a_dispatch, slow
 
 import alma_jax
 from alma_jax import config as configs
@@ -69,7 +69,7 @@ ADDED = {
     "docs/add-a-metric.md": ("brier.py", "sm", [], "brier")}
 
 
-@pytest.mark.parametrize("page", ADDED)
+@pytest.mark.parametrize("page", [slow(page) if page == "docs/add-a-model.md" else page for page in ADDED])
 def test_what_a_page_adds_runs_is_resumed_and_listed(tmp_path, monkeypatch, page):
   file, learner, flags, listed = ADDED[page]
   text = (ROOT / page).read_text()
@@ -94,12 +94,12 @@ def assert_added(cwd, monkeypatch, config, flags):
   """A run of `config` that is stopped and resumed by its command ends like one that is not."""
   path, _, learner = config.partition(":")
   command = ["main", f"--config={config}", *flags]
-  one_step_a_dispatch(monkeypatch)
   done = alma(*command, "--workdir=whole", cwd=cwd)
   assert done.returncode == 0, done.stderr
   texts = dict(flag.removeprefix("--config.").split("=", 1) for flag in flags)
   with contextlib.chdir(cwd):
     given = configs.overridden(configs.load_file(path, learner), texts)
+    one_step_a_dispatch(monkeypatch)
     assert interrupted(given, "cut", 5)
   done = alma(*command, "--workdir=cut", cwd=cwd)
   assert done.returncode == 0, done.stderr
@@ -145,7 +145,7 @@ def with_optimizer():
 @pytest.mark.parametrize(("made", "config", "name", "flags"), [
     (with_learner_of_tasks, "own.py:from_first", "from_first",
      ["--config.stream.num_megabatches=2", "--config.train.epochs=2", "--config.model.width=4", "--config.devices=1"]),
-    (with_optimizer, "own.py:sm", "lion", [*SMALL, "--config.train.b1=0.8"])])
+    slow(with_optimizer, "own.py:sm", "lion", [*SMALL, "--config.train.b1=0.8"])])
 def test_a_learner_of_tasks_and_an_optimiser_are_resumed_and_listed(tmp_path, monkeypatch, made, config, name, flags):
   (tmp_path / "own.py").write_text(made())
   assert_added(tmp_path, monkeypatch, config, flags)
@@ -234,6 +234,7 @@ def test_the_network_of_the_page_has_its_parameters_and_refuses_learners(tmp_pat
   assert "model.name='small_cnn' has no mixtures" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs/python.md"])
 def test_the_run_of_the_page(tmp_path, page):
   code = code_of(page).replace("waiting_time = 5\n", "waiting_time = 5\nconfig.train.epochs = 2\n")
@@ -366,6 +367,7 @@ def build_site(root, tmp_path):
                         capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
   for file in (".ci/run", ".github/workflows/checks.yml"):
     assert re.search(r"^ *(- run: )?\.ci/docs ", (ROOT / file).read_text(), re.MULTILINE), file

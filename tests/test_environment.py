@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import ROOT, alma, assert_same_run, command, interrupted, small_config
+from runs import ROOT, alma, assert_same_run, command, interrupted, slow, small_config
 
 import alma_jax
 from alma_jax import keys
@@ -43,7 +43,9 @@ def whole(tmp_path_factory, arrays):
   return alma_jax.run(small_config("ens", log__predictor=True), tmp_path_factory.mktemp("whole"), data=arrays)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [slow(name) if name in (
+    "flax_fix_rng_separator", "jax_default_matmul_precision", "jax_random_seed_offset", "jax_threefry_partitionable")
+    else name for name in SETTINGS])
 def test_a_setting_of_a_notebook_changes_no_number(tmp_path, arrays, whole, name):
   images = arrays[2]
   with setting(name, SETTINGS[name]):
@@ -84,6 +86,7 @@ def test_the_keys_are_those_of_jax():
   np.testing.assert_array_equal(keys.member_keys(7, 2, keys.INIT, 3)[1], jax.random.key_data(of_jax))
 
 
+@pytest.mark.slow
 def test_a_command_in_another_environment_ends_with_the_same_numbers(tmp_path):
   others = {name.upper(): str(value) for name, value in SETTINGS.items() if name != "jax_disable_jit"}
   np.savez(tmp_path / "x.npz", x=np.zeros((3, 8, 8, 1), np.uint8))
@@ -100,8 +103,8 @@ def test_a_command_in_another_environment_ends_with_the_same_numbers(tmp_path):
 
 @pytest.mark.parametrize(("env", "devices", "number"), [
     ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, 0, 3),
-    ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, 2, 3),
-    ({"JAX_NUM_CPU_DEVICES": "1"}, 0, 1), ({}, 3, 3)])
+    slow({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, 2, 3),
+    ({"JAX_NUM_CPU_DEVICES": "1"}, 0, 1), slow({}, 3, 3)])
 def test_the_users_number_of_virtual_devices_stays(env, devices, number):
   code = f"""
 from alma_jax import config as configs

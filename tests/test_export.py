@@ -21,7 +21,7 @@ from alma_jax.runs import sampling, settings, snapshot
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("boosting", {}), slow("hmoe", {"train__epochs": 3}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
+    slow("boosting", {}), slow("hmoe", {"train__epochs": 3}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
     slow("ens", {"learner__combine": "logits"}), slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}),
     slow("ff", {}), slow("bagging", {}), slow("gens", {"learner__combine": "probabilities"}),
     slow("hmoe", {"learner__expert_widths": (4, 6), "learner__em_rounds": 2})])
@@ -39,30 +39,32 @@ def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, ch
 
 
 def test_an_exported_mixture_has_no_room_for_more_experts(tmp_path, make_config, arrays):
-  """Of 9 stages, the fifth has 5 experts in a network with room for 9, all of which a run computes."""
-  config = make_config("gmoe", stream__num_megabatches=9, stream__waiting_time=1, train__epochs=1,
+  """Of 5 stages, the third has 3 experts in a network with room for 5, all of which a run computes."""
+  config = make_config("gmoe", stream__num_megabatches=5, stream__waiting_time=1, train__epochs=1,
                        checkpoint__keep_every=1)
   run = alma_jax.run(config, tmp_path / "run", data=arrays)
-  for stage, num in ((0, 1), (4, 5)):
+  for stage, num in ((0, 1), (2, 3)):
     stored = folder.read(export.export(run, stage=stage, out=tmp_path / f"stage{stage}"))
-    found = predictor.load(stored)
+    found = predictor.load(stored).program
     np.testing.assert_allclose(found(arrays[2][..., None])[1], run.predict(arrays[2], stage=stage), atol=2e-6)
     # h(D+1) and h(h+1) of an expert, 2(D+1) and 2(h+1) of a gate, with h=4, D=36; the last layer has 3(h+1)
     params = num * (4 * 37 + 4 * 5) + (num - 1) * 2 * (37 + 5) + 3 * 5
     trees = 2 * (num * (num - 1) * 2 + num) if num > 1 else 0
     assert sum(leaf.size for leaf in found._weights) == params + trees
-  assert run.spec(4)["size"] == 9
+  assert run.spec(2)["size"] == 5
 
 
 @pytest.mark.slow
-def test_vgg_is_exported(tmp_path, make_config):
+@pytest.mark.parametrize(("name", "shape"), [("vgg", (32, 32, 3)), ("compact", (12, 9, 3))])
+def test_convolutional_networks_are_exported(tmp_path, make_config, name, shape):
   from runs import blobs
-  data = (*blobs(120, (32, 32, 3)), *blobs(30, (32, 32, 3), seed=1))
-  run = alma_jax.run(make_config("ens", model__name="vgg", learner__num_members=2, train__epochs=1), tmp_path / "run",
+  data = (*blobs(120, shape), *blobs(30, shape, seed=1))
+  run = alma_jax.run(make_config("ens", model__name=name, learner__num_members=2, train__epochs=1), tmp_path / "run",
                      data=data)
   np.testing.assert_allclose(_ask(export.export(run), data[2][:5], tmp_path), run.predict(data[2][:5]), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_language_models_are_exported(tmp_path, books):
   run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2), tmp_path / "run")
   place = export.export(run, out=tmp_path / "out")
@@ -128,7 +130,8 @@ class CountingModel(alma_jax.Model):
 
 
 @pytest.mark.parametrize(("learner", "model"), [
-    ("sm", "counting"), ("hmoe", "counting"), ("umix", "counting"), ("boosting", "counting"), ("reshaping", "mlp")])
+    ("sm", "counting"), ("reshaping", "mlp"), slow("hmoe", "counting"), slow("umix", "counting"),
+    slow("boosting", "counting")])
 def test_own_code_may_count_the_examples_of_a_batch(tmp_path, make_config, arrays, learner, model):
   alma_jax.register(Reshape)
   alma_jax.register(CountingModel)
@@ -163,7 +166,8 @@ class OwnHMoE(hmoe.Options):
     return self.made(context)
 
 
-@pytest.mark.parametrize("cls", [hmoe.HMoE, Small, slow(Sharp)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [hmoe.HMoE, Small, Sharp])
 def test_one_example_at_a_time_only_if_own_code_predicts(tmp_path, make_config, arrays, monkeypatch, cls):
   alma_jax.register(OwnHMoE)
   monkeypatch.setattr(OwnHMoE, "made", cls)
@@ -201,6 +205,7 @@ class Speak(sm.Options):
     return Spoken(context)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
 def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):
   alma_jax.register(Speak)

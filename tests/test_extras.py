@@ -15,7 +15,7 @@ from alma_jax import extras
 MOST = 16  # packages that pyproject.toml requires
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Modules that import packages of extras: each after `extras.need`, or in functions that what is loaded leads to.
-ONLY_THERE = {"data/examples.py", "data/tfds_folder.py", "board.py",
+ONLY_THERE = {"data/examples.py", "data/tfds_folder.py", "monitor/board.py",
               "predictors/answers.py", "predictors/service.py", "runs/listeners.py", "sweeps/slurm.py", "web.py",
               "data/tokens.py"}
 

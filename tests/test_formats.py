@@ -1,13 +1,15 @@
 """Run folders and predictors that another version has written are refused in one sentence."""
 import json
+import shutil
 
 import pytest
 from reports import change
 from runs import small_config
 
 import alma_jax
-from alma_jax import board, cli
+from alma_jax import cli
 from alma_jax import config as configs
+from alma_jax.monitor import board
 from alma_jax.runs import exporting
 from alma_jax.sweeps import Sweep, jobs, states
 
@@ -68,7 +70,7 @@ def test_commands_on_many_runs_name_an_old_one_in_a_line(old, capsys):
     assert code == 0
     assert str(old / "runs/new") in out or command == "report"
     assert [line for line in err.splitlines() if REFUSAL.format(old / "runs/old") in line]
-  new, refused = board.Board([str(old / "runs")]).runs()
+  refused, new = board.Board([str(old / "runs")]).runs()
   assert "problem" not in new
   assert refused["problem"] == REFUSAL.format(old / "runs/old")
 
@@ -78,12 +80,25 @@ def test_a_sweep_refuses_the_folder_of_an_old_run(old):
   assert states.state(job._replace(workdir=old / "runs/old"), {}).line == REFUSAL.format(old / "runs/old")
 
 
-def test_an_old_predictor_is_refused(old, capsys):
-  change(old / "predictor/predictor.json", format=None)
-  code, out, err = said(capsys, "predict", f"--workdir={old / 'predictor'}", "x.npz")
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"format": None}, "is of another version of alma_jax: it has format None, and this version reads format 1)"),
+    ({"classes": 0}, "has classes=0, which should be a whole number above 0)"),
+    ({"class_names": ["0"]}, "has class_names=['0'], which should be 10 names)"),
+    ({"example_shape": [8, 8]}, "has example_shape=[8, 8], which should be [D] or [H, W, C])"),
+    ({"dtype": "float64"}, "has dtype='float64', which should be uint8 or float32)"),
+    ({"normalization": {"mean": [0.0]}},
+     "has normalization={'mean': [0.0]}, which should be a mean and a std for each column, channel or pixel)"),
+    ({"task": {"number": 1}}, "has task={'number': 1}, which should be the number and the name of a task)"),
+    ({"sha256": None}, "has sha256=None, which should be the SHA-256 of each file)"),
+    ({"vocabulary": 9}, "has sequence_length=None, which should be a whole number above 0)"),
+    ({"example_shape": [64], "normalization": None},
+     "says that inputs are uint8 [64], but the program takes uint8 [8, 8, 1])")])
+def test_the_description_of_a_predictor_is_checked(old, tmp_path, capsys, changes, words):
+  place = shutil.copytree(old / "predictor", tmp_path / "predictor")
+  change(place / "predictor.json", **changes)
+  code, out, err = said(capsys, "predict", f"--workdir={place}", "x.npz")
   assert (code, out, err.count("\n")) == (2, "", 1)
-  assert ("predictor.json is of another version of alma_jax: it has format None, and this version reads format 1); "
-          "delete the folder, and export it again") in err
+  assert f"predictor.json {words}; " in err
 
 
 def test_the_format_takes_no_part_in_the_identity_of_a_run(old):

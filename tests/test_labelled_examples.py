@@ -16,7 +16,7 @@ from alma_jax import evaluate
 from alma_jax.data import datasets, examples, live_entries, text_files, tokens
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
-from alma_jax.predictors import inputs, texts
+from alma_jax.predictors import description, inputs, texts
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -247,19 +247,20 @@ def by_test_set(path, form, names):
 
 def by_evaluate(path, form, names):
   args = argparse.Namespace(data=str(path), data_dir="", image_column="", label_column="")
-  batches = [*evaluate._batches(args, 5, facts(form, names))]
+  batches = [*evaluate._batches(args, 5, known(form, names))]
   return (np.concatenate([batch.x for batch in batches]),
           [names[label] for batch in batches for label in batch.labels.numbers])
 
 
 def by_predict(path, form, names):
-  reader = examples.Reader(inputs.form_of(facts(form, names)), labelled=False, part=examples.TEST)
+  reader = examples.Reader(known(form, names).form, labelled=False, part=examples.TEST)
   return np.concatenate([batch.x for batch in inputs.read([str(path)], reader, 5)]), None
 
 
-def facts(form, names):
-  return dict(image_size=form.image_size, example_shape=list(form.shape), dtype=str(form.dtype), classes=len(names),
-              class_names=None if names == NUMBERS else list(names))
+def known(form, names):
+  return description.of(dict(
+      image_size=form.image_size, example_shape=list(form.shape), dtype=str(form.dtype), classes=len(names),
+      class_names=None if names == NUMBERS else list(names), sha256={}))
 
 
 LABELLED = (by_run, by_first_entry, by_later_entry, by_entry_after_a_test_set, by_test_set, by_evaluate)

@@ -97,12 +97,3 @@ def test_the_page_of_the_architecture_is_true():
     elif first[0].isupper():
       method = f"\n  def {rest}(" if rest else ""
       assert any(re.search(rf"^class {first}\b", text, re.MULTILINE) and method in text for text in code), name
-
-
-def test_the_list_of_slow_tests_names_tests():
-  """A renamed test would otherwise run among the fast ones without a word."""
-  listed = [line for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")]
-  assert listed == sorted(set(listed))
-  for line in listed:
-    file, name = line.split("[")[0].split("::")
-    assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), line

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import blobs
+from runs import blobs, slow
 from stages import Stages, arrays_equal, assert_close, contribution, setting_of, train, train_stage
 
 from alma_jax.learners import stacked
@@ -16,7 +16,7 @@ from alma_jax.training import batching, loop
 from alma_jax.types import Variables
 
 
-@pytest.mark.parametrize("learner", ["sm", "ens"])
+@pytest.mark.parametrize("learner", [slow("sm"), "ens"])
 def test_cutting_a_stage_into_dispatches_changes_no_bit(learner):
   setting = setting_of(learner, train__epochs=5)
   whole, log = train(setting)
@@ -26,6 +26,7 @@ def test_cutting_a_stage_into_dispatches_changes_no_bit(learner):
     assert arrays_equal([epochs for _, epochs in log], [epochs for _, epochs in other])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [0, 2])
 def test_one_dispatch_per_step_is_the_same_training(monkeypatch, patience):
   changes = dict(train__epochs=6, train__patience=patience, train__learning_rate=0.5)
@@ -102,6 +103,7 @@ def test_selection_follows_the_validation_errors(delta, patience):
   assert np.mean(classes != noisy[stage.val]) == pytest.approx(errors[chosen], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_members_are_selected_one_by_one():
   x, y = blobs(240, seed=5)
   noisy = np.where(np.random.default_rng(0).random(240) < 0.4, (y + 1) % 3, y)

@@ -17,6 +17,7 @@ from alma_jax import config as configs
 from alma_jax.config import registry, sections
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
+from alma_jax.monitor import board
 from alma_jax.problems import measures
 
 IMAGES = [cls() for cls in registry.METRICS["images"].values()]
@@ -247,7 +248,7 @@ def run(tmp_path_factory):
   """A run on images of three classes with names, with all metrics; its test set lacks the last class."""
   root, (x, y), (x_test, y_test) = tmp_path_factory.mktemp("run"), blobs(120), blobs(30, seed=1)
   names, keep = np.array(["cat", "dog", "owl"]), y_test < 2
-  config = small_config(train__epochs=4, log__metrics=NAMES, log__tensorboard=True)
+  config = small_config(train__epochs=4, log__metrics=NAMES, log__tensorboard=True, log__predictor=True)
   return alma_jax.run(config, root / "run", data=(x, names[y], x_test[keep], names[y_test[keep]]))
 
 
@@ -295,7 +296,6 @@ def test_metrics_are_shown(run, tmp_path):
   report = (tmp_path / "report/report.md").read_text()
   assert "| learner | seeds | cat | dog |" in report
   assert f" {last['macro_f1']:.4f} " in report
-  from alma_jax import board
   (shown,) = board.Board([str(run.path)]).runs()
   assert f"nll {last['nll']:.4g}" in shown["further"]
 

@@ -5,7 +5,7 @@ import resource
 import jax
 import numpy as np
 import pytest
-from runs import blobs, small_config
+from runs import blobs, slow, small_config
 from stages import Stages, begin, setting_of
 
 import alma_jax
@@ -101,7 +101,7 @@ def test_tasks(learner):
     memory_check.check(setting, NOTHING)
 
 
-@pytest.mark.parametrize("learner", ["sm", "umix", "moe", "ff"])
+@pytest.mark.parametrize("learner", ["sm", "ff", slow("umix"), slow("moe")])
 def test_images_of_convolutions(learner):
   data = (*blobs(120, (32, 32, 3)), *blobs(30, (32, 32, 3), seed=1))
   setting = setting_of(learner, data, model__name="vgg", model__width=8)

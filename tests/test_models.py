@@ -10,7 +10,7 @@ import pytest
 from alma_jax import keys, models
 from alma_jax.config.registry import NETWORKS
 from alma_jax.errors import BadInput
-from alma_jax.models import convolution, cost, layers
+from alma_jax.models import compact, convolution, cost, layers
 
 
 def build(name, width, shape, classes=10, precision="float32", axis=None):
@@ -40,6 +40,26 @@ def test_vgg_counts(width, params):
   assert cost.forward_macs(network, (1, 32, 32, 3)) == 16848 * width**2 + (27648 + 10) * width
 
 
+@pytest.mark.parametrize(("width", "shape"), [(8, (32, 32, 3)), (4, (8, 11, 1)), (6, (65, 64, 2))])
+def test_compact_counts(width, shape):
+  network, (height, across, channels) = build("compact", width, shape), shape
+  assert num_params(network, shape) == 486 * width**2 + (4 * channels + 40 + 37) * width + 10
+  # The stem, then two convolutions in each block: at its size and at half of it.
+  macs, c = 4 * channels * width * height * across, width
+  for size, before, after in ((1, c, c), (2, c, 4 * c), (4, 4 * c, 4 * c)):
+    macs += 9 * (height // size) * (across // size) * before * after
+    macs += 9 * (height // size // 2) * (across // size // 2) * after**2
+  assert cost.forward_macs(network, (1, *shape)) == macs + 4 * c * 10
+
+
+def test_the_stem_of_compact_is_a_convolution():
+  stem, x = compact.Stem(5, jnp.float32), jax.random.normal(jax.random.key(0), (2, 6, 7, 3))
+  state = stem.init(jax.random.key(1), x)
+  expected = jax.lax.conv_general_dilated(x, state["params"]["kernel"], (1, 1), ((0, 1), (0, 1)),
+                                          dimension_numbers=("NHWC", "HWIO", "NHWC"))
+  np.testing.assert_allclose(stem.apply(state, x), expected + state["params"]["bias"][None, None, None], atol=1e-6)
+
+
 def test_mixture_counts_are_those_of_its_parts():
   network = build("mlp", 8, (5,))
   mixture = models.Mixture(network, 3, "mean")
@@ -61,6 +81,7 @@ def test_initialisation_is_uniform_within_one_over_root_fan_in():
   np.testing.assert_array_equal(params["block0_0_bn"]["bias"], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [True, False])
 def test_padding_changes_neither_logits_nor_statistics(train):
   network = build("vgg", 4, (32, 32, 3))
@@ -89,6 +110,7 @@ def test_batch_norm_by_hand():
   np.testing.assert_allclose(y.ravel(), (np.array([1, 3, 50]) + 5 - 0.7) / np.sqrt(1 + 1e-5), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_padding_gets_no_gradient():
   network = build("vgg", 4, (32, 32, 3))
   state, x = variables(network, (32, 32, 3)), jax.random.normal(jax.random.key(1), (5, 32, 32, 3))
@@ -124,10 +146,11 @@ def test_bfloat16_computes_in_it_but_keeps_float32_parameters():
   assert 0 < np.abs(a - b).max() < 0.05
 
 
-@pytest.mark.parametrize("shape", [(28, 28, 1), (784,), (64, 16, 3)])
-def test_vgg_refuses_small_images(shape):
-  with pytest.raises(BadInput, match="at least 32x32"):
-    build("vgg", 4, shape)
+@pytest.mark.parametrize(("name", "pixels", "shape"), [
+    ("vgg", 32, (28, 28, 1)), ("vgg", 32, (784,)), ("vgg", 32, (64, 16, 3)), ("compact", 8, (7, 20, 3))])
+def test_small_images_are_refused(name, pixels, shape):
+  with pytest.raises(BadInput, match=f"at least {pixels}x{pixels}"):
+    build(name, 4, shape)
 
 
 @pytest.mark.parametrize(("shape", "features"), [

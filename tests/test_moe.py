@@ -52,7 +52,7 @@ def learner_of(name, model, width, shape, experts=1, **options):
 
 
 @pytest.mark.parametrize(("model", "width", "shape", "params"), [
-    ("mlp", 32, (28, 28, 1), [26506, 54318, 82130]), ("vgg", 16, (32, 32, 3), [35930, 70914, 105898])])
+    ("mlp", 32, (28, 28, 1), [26506, 54318, 82130]), slow("vgg", 16, (32, 32, 3), [35930, 70914, 105898])])
 def test_counts_are_those_of_the_experts_that_there_are(model, width, shape, params):
   for num, expected in enumerate(params, 1):
     learner = learner_of("moe", model, width, shape, num)
@@ -88,7 +88,8 @@ def test_capacities():
     assert all(num <= moe.capacity(num, most) <= moe.capacity(num + 1, most) for num in range(1, 2 * most))
 
 
-@pytest.mark.parametrize(("model", "gating"), [("mlp", "soft"), ("mlp", "hard"), ("vgg", "soft"), slow("vgg", "hard")])
+@pytest.mark.parametrize(("model", "gating"), [
+    ("mlp", "soft"), ("mlp", "hard"), slow("vgg", "soft"), slow("vgg", "hard")])
 def test_weights_of_the_leaves(model, gating):
   net, variables, shape = planted(model, [0, 0, 1, 3], gating=gating)
   x = jax.random.normal(jax.random.key(1), (7, *shape))
@@ -161,7 +162,7 @@ def test_only_a_random_gate_makes_children_differ():
   assert difference(params) > 1e-3
 
 
-@pytest.mark.parametrize("optimizer", ["adadelta", "adam", "sgd"])
+@pytest.mark.parametrize("optimizer", [slow("adadelta"), "adam", slow("sgd")])
 def test_both_children_have_the_parents_moments(optimizer):
   momentum = {"train__momentum": 0.9} if optimizer == "sgd" else {}
   config = small_config("gmoe", learner__keep_optimizer=True, model__num_experts=2, train__epochs=2,

@@ -13,8 +13,7 @@ from runs import ROOT, alma, interrupted, small_config
 from test_task_report import write_task_run
 
 import alma_jax
-from alma_jax import compare
-from alma_jax.monitor import view
+from alma_jax.monitor import pair, view
 from alma_jax.store.record import Record
 
 
@@ -119,7 +118,7 @@ def test_two_runs_are_compared(tmp_path):
   # Student's t with 1 degree of freedom: 12.7062 * 0.025
   assert "  prequential error: mean +0.1250, 95 % interval -0.1927 to +0.4427 over 2 means" in done.stdout
   assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
-  assert compare.shared(Record(first), Record(second), "error").t == [1, 2, 3, 4]
+  assert pair.shared(Record(first), Record(second), "error").t == [1, 2, 3, 4]
   sums = [sum(line["error"] for line in Record(run).lines[:4]) for run in (first, second)]
   rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()[1:3]}
   assert [rows[letter][1] for letter in "AB"] == [f"{value:.4f}" for value in sums]
@@ -129,11 +128,11 @@ def test_two_runs_are_compared(tmp_path):
 
 def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
   first, second = (write_run(tmp_path / name, [0.5, 0.3], seed=seed) for seed, name in enumerate("ab"))
-  assert "A and B cut the data into different mega-batches" in compare.text(Record(first), Record(second))
+  assert "A and B cut the data into different mega-batches" in pair.text(Record(first), Record(second))
   write_run(tmp_path / "c", [0.5, 0.3])
   for name, contents in (("a", "xyz"), ("c", "xy")):
     (tmp_path / name / "stream.jsonl").write_text("".join(f'{{"content": "{each}"}}\n' for each in contents))
-  compared = lambda: compare.text(Record(first), Record(tmp_path / "c"))
+  compared = lambda: pair.text(Record(first), Record(tmp_path / "c"))
   assert "different" not in compared()
   (tmp_path / "c/stream.jsonl").write_text('{"content": "x"}\n{"content": "other"}\n')
   assert "A and B have different data" in compared()

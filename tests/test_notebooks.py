@@ -12,7 +12,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
-from runs import ROOT
+from runs import ROOT, slow
 
 from alma_jax.runs import plots
 
@@ -28,6 +28,7 @@ TOY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Jupyter's own
 @pytest.mark.parametrize("name", TOY)
 def test_notebooks_run(tmp_path, tfds_dir, monkeypatch, name):
@@ -113,8 +114,9 @@ TREES = {"one": [], "chain": [0] * 15, "two chains": [0] * 8 + [1] * 8,
          "many": [int(i) for i in np.random.default_rng(0).integers(0, range(1, 30))]}
 
 
-@pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("inches", [(3, 3), (1, 4), (5, 1)])
+@pytest.mark.parametrize(("tree", "inches"), [
+    (slow if tree == "many" and inches != (3, 3) else pytest.param)(tree, inches)
+    for inches in ((3, 3), (1, 4), (5, 1)) for tree in TREES])
 def test_circles_of_a_gate_tree_do_not_touch(tree, inches):
   """With equal sizes, with those of one expert that has all, and when the figure is made smaller afterwards."""
   num = len(TREES[tree]) + 1

@@ -10,6 +10,7 @@ from alma_jax import config as configs
 from alma_jax.models import cost
 from alma_jax.problems import classification
 from alma_jax.store import metrics
+from alma_jax.training import optimizers
 from alma_jax.types import Cost
 
 
@@ -27,7 +28,7 @@ def steps(optimizer, params, grads):
 
 def test_adadelta_is_optax_adadelta():
   grads = list(jax.random.normal(jax.random.key(0), (20, 50)) * 10.0 ** jnp.linspace(-3, 2, 50)[None])
-  ours = steps(train_config(learning_rate=0.7).transform(), jnp.ones(50), grads)
+  ours = steps(optimizers.of(train_config(learning_rate=0.7)), jnp.ones(50), grads)
   theirs = steps(optax.adadelta(0.7, rho=0.9, eps=1e-6), jnp.ones(50), grads)
   np.testing.assert_allclose(ours, theirs, rtol=2e-6)
 
@@ -35,7 +36,7 @@ def test_adadelta_is_optax_adadelta():
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_sgd_adds_l2_before_momentum(nesterov):
   train = train_config(optimizer="sgd", learning_rate=0.1, momentum=0.5, nesterov=nesterov, weight_decay=0.01)
-  sgd = train.transform()
+  sgd = optimizers.of(train)
   result = steps(sgd, jnp.array([2.0]), [jnp.array([1.0]), jnp.array([-1.0])])
   w, m = 2.0, 0.0
   for g in (1.0, -1.0):
@@ -47,8 +48,55 @@ def test_sgd_adds_l2_before_momentum(nesterov):
 
 def test_adam_is_optax_adam():
   grads = list(jax.random.normal(jax.random.key(0), (5, 4)))
-  ours = steps(train_config(optimizer="adam", learning_rate=0.01).transform(), jnp.ones(4), grads)
+  ours = steps(optimizers.of(train_config(optimizer="adam", learning_rate=0.01)), jnp.ones(4), grads)
   np.testing.assert_array_equal(ours, steps(optax.adam(0.01), jnp.ones(4), grads))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_decoupled_decay_shrinks_parameters(optimizer):
+  train = train_config(optimizer=optimizer, learning_rate=0.1, weight_decay=0.5)
+  params = {"hidden0": {"kernel": jnp.full((3, 2), 2.0), "bias": jnp.ones(3)}}
+  zero = jax.tree.map(jnp.zeros_like, params)
+  jax.tree.map(lambda new, old: np.testing.assert_allclose(new, 0.95 * old, rtol=1e-6),
+               steps(optimizers.of(train), params, [zero]), params)
+
+
+def test_muon_moves_each_matrix_by_an_orthogonal_one_and_the_rest_as_nadam():
+  """Singular values of an update are near the rate, times the root of outputs / inputs if that is above 1."""
+  train = train_config(optimizer="muon", learning_rate=0.1)
+  key = jax.random.key(0)
+  shapes = {"hidden0": (6, 4), "hidden1": (2, 4, 6), "block0_0_conv": (3, 3, 4, 5), "experts": (2, 3, 3, 4, 5),
+            "output": (6, 4)}
+  grads = {name: {"kernel": jax.random.normal(jax.random.fold_in(key, i), shape), "bias": jnp.ones(3)}
+           for i, (name, shape) in enumerate(shapes.items())}
+  grads["hidden0"]["gate_kernel"] = jnp.ones((2, 3))
+  zero = jax.tree.map(jnp.zeros_like, grads)
+  moved = steps(optimizers.of(train), zero, [grads])
+  adam = steps(optax.nadam(0.01), zero, [grads])
+  for name, matrices, wide in (("hidden0", (1, 6, 4), 6 / 4), ("hidden1", (2, 4, 6), 1),
+                               ("block0_0_conv", (1, 36, 5), 1), ("experts", (2, 36, 5), 1)):
+    values = np.linalg.svd(np.reshape(moved[name]["kernel"], matrices), compute_uv=False) / 0.1 / np.sqrt(wide)
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    np.testing.assert_allclose(moved[name]["bias"], adam[name]["bias"], rtol=1e-6)
+  # Each expert has the update that it would have alone.
+  for i in range(2):
+    alone = {"experts": {"kernel": grads["experts"]["kernel"][i]}}
+    one = steps(optimizers.of(train), jax.tree.map(jnp.zeros_like, alone), [alone])
+    np.testing.assert_allclose(moved["experts"]["kernel"][i], one["experts"]["kernel"], atol=1e-6)
+  for path in (("output", "kernel"), ("hidden0", "gate_kernel")):
+    np.testing.assert_allclose(moved[path[0]][path[1]], adam[path[0]][path[1]], rtol=1e-6)
+
+
+def test_operations_of_an_update_count():
+  """Five times X X', A A and B X for each matrix: of 8 x 36 and 8 x 8 here, by the batch of 10."""
+  config = configs.parse(small_config(model__width=8, train__batch_size=10, train__optimizer="muon"))
+  network = config.model.build(3, (6, 6), "float32", None)
+  products = sum(5 * 2 * (2 * 8 * 8 * inputs + 8 * 8 * 8) for inputs in (36, 8))
+  assert optimizers.flops(config.train, network, (1, 6, 6)) == (
+      cost.training_flops(network, (1, 6, 6)) + products // 10)
+  adam = configs.parse(small_config(model__width=8, train__optimizer="adam")).train
+  assert optimizers.flops(adam, network, (1, 6, 6)) == cost.training_flops(network, (1, 6, 6))
 
 
 def test_augmentation_is_a_shifted_window_possibly_flipped():

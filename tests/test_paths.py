@@ -10,12 +10,11 @@ import pytest
 from runs import lines, slow, small_config
 
 import alma_jax
-from alma_jax import board, compare
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
-from alma_jax.monitor import view
+from alma_jax.monitor import board, pair, view
 from alma_jax.problems import classification, sequence
 from alma_jax.runs import exporting, settings
 from alma_jax.store.record import Record
@@ -108,7 +107,7 @@ def test_replay_keeps_one_body_and_all_heads(finished):
   assert lines[4]["prequential_error"] is None
 
 
-@pytest.mark.parametrize("learner", ["mntdp", slow("select"), "replay"])
+@pytest.mark.parametrize("learner", ["mntdp", slow("select"), slow("replay")])
 def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
   """A third task with ten classes changes neither results nor costs of the first two, which have four."""
   classes = {2: [[0, 1, 2, 3], [4, 5, 6, 7]]}
@@ -169,7 +168,7 @@ def get_tasks(seed):
 """
 
 
-@pytest.mark.parametrize(("learner", "rows"), [("select", "0, 7"), ("mntdp", "0, 7"), ("mntdp", "7, 0")])
+@pytest.mark.parametrize(("learner", "rows"), [("mntdp", "0, 7"), slow("mntdp", "7, 0"), slow("select", "0, 7")])
 def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, learner, rows):
   """One row decides; in features for another row it drowns in noise. Of equal errors the reused path wins."""
   (tmp_path / "twins.py").write_text(f"ROWS = {rows}\n{TWINS}")
@@ -181,7 +180,7 @@ def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, lear
   assert (again["path"] == first["path"]) == (learner == "mntdp")
 
 
-@pytest.mark.parametrize("learner", ["select", "replay"])
+@pytest.mark.parametrize("learner", ["select", slow("replay")])
 def test_a_task_that_returns_is_predicted_with_its_newest_state(tmp_path, learner):
   """The third task returns to the first one with other images."""
   (tmp_path / "twins.py").write_text("ROWS = 0, 7\n" + TWINS.replace(
@@ -238,13 +237,13 @@ def test_the_best_of_what_was_tried_is_kept(finished, learner):
 def test_compared_runs_are_of_tasks(finished, tmp_path):
   first, second = (Record(finished(learner)) for learner in ("independent", "mntdp"))
   assert board.shown(view.current(first))["unit"] == "tasks"
-  text = compare.text(first, second)
+  text = pair.text(first, second)
   assert "Test error on each task when it was learned:" in text
   assert "over the 5 tasks that both have" in text
   assert "CER" not in text
   alma_jax.run(small_config("sm", stream__num_megabatches=2, train__epochs=1), tmp_path / "other")
   with pytest.raises(BadInput, match="is a run on tasks, and .* one on mega-batches"):
-    compare.text(first, Record(tmp_path / "other"))
+    pair.text(first, Record(tmp_path / "other"))
 
 
 def test_costs_add_up(finished):

@@ -18,7 +18,7 @@ from alma_jax import evaluate
 from alma_jax.data import task_names, task_streams
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
-from alma_jax.predictors import folder
+from alma_jax.predictors import description, folder
 
 X = np.random.default_rng(0).integers(0, 16, (5, 8, 8, 1), np.uint8)
 
@@ -188,10 +188,12 @@ def test_evaluate_notices_another_scale(finished, tmp_path):
 
 def test_evaluate_takes_named_data_as_tasks_have_them():
   """Labels count the classes, whatever their names are: scikit-learn's digits have none."""
-  form = dict(example_shape=[8, 8, 1], dtype="uint8", image_size=0, classes=10, class_names=list("abcdefghij"))
+  form = dict(example_shape=[8, 8, 1], dtype="uint8", image_size=0, classes=10, class_names=list("abcdefghij"),
+              sha256={})
   task = dict(number=8, name="8")
   for facts, most in (({}, 16), (dict(task=task), 16), (dict(task=task, provenance=dict(dataset="digits")), 255)):
-    batches = [*evaluate._batches(argparse.Namespace(data="digits", data_dir=""), 100, form | facts)]
+    batches = [*evaluate._batches(argparse.Namespace(data="digits", data_dir=""), 100,
+                                  description.of(form | facts))]
     assert max(batch.x.max() for batch in batches) == most
     assert set(np.concatenate([batch.labels.numbers for batch in batches])) == {*range(10)}
 

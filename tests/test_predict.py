@@ -126,6 +126,7 @@ def test_examples_of_the_stream_are_no_test(folder, tmp_path):
   assert (allowed.returncode, json.loads((tmp_path / "scores.json").read_text())["overlap"]) == (0, 5)
 
 
+@pytest.mark.slow
 def test_texts_are_scored(tmp_path, books):
   from test_serve import ask, serving  # needs the packages of the services
   run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2, log__predictor=True), tmp_path / "run")

@@ -46,6 +46,7 @@ def test_there_is_one_rule_behind_the_comma(name):
     configs.base(name)
 
 
+@pytest.mark.slow
 def test_ens_spends_five_times_the_compute_of_sm(tmp_path, arrays):
   """These images are learned in so few epochs that the authors' rule, with a patience of 25, ends a stage before 40."""
   sm, ens, stopped = (

@@ -174,7 +174,7 @@ FIELDS = [
     ("digits:ens train.epochs=2.5", "train.epochs", "a whole number"),
     ("digits:ens train.epochs=many", "train.epochs='many'", "a whole number"),
     ("digits:ens train.batch_size=0", "train.batch_size", "at least 1"),
-    ("digits:ens train.optimizer=lion", "train.optimizer", "adadelta, adam, sgd"),
+    ("digits:ens train.optimizer=lion", "train.optimizer", "adadelta, adam, adamw, muon, sgd"),
     ("digits:ens train.learning_rate=0", "train.learning_rate", "above 0"),
     ("digits:ens train.learning_rate=nan", "train.learning_rate", "a finite number"),
     ("digits:ens train.momentum=0.9", "train.momentum", "a field of train.optimizer=sgd"),

@@ -208,7 +208,7 @@ def test_two_runs_of_one_address(store, arrays, monkeypatch):
     assert store.objects()[remote.MANIFEST] == before[remote.MANIFEST]
 
 
-def test_what_reads_a_run_reads_addresses(store, whole, arrays, tmp_path):
+def test_what_reads_a_run_reads_addresses(store, whole, arrays, monkeypatch, tmp_path):
   alma_jax.run(config_of("gens"), "memory://b/runs/x", data=arrays)
   alma_jax.run(config_of("sm"), "memory://b/runs/y", data=arrays)
   store.new_machine()
@@ -228,6 +228,11 @@ def test_what_reads_a_run_reads_addresses(store, whole, arrays, tmp_path):
   done = alma("export", "--workdir=memory://b/runs/x", f"--out={tmp_path / 'out'}")
   assert done.returncode == 0, done.stderr
   assert (tmp_path / "out/predictor.json").exists()
+  np.savez(tmp_path / "new.npz", x=arrays[2], y=arrays[3])
+  fetched, fetch = [], local_copy._fetch
+  monkeypatch.setattr(local_copy, "_fetch", lambda *args, **options: fetched.append(args) or fetch(*args, **options))
+  done = alma("evaluate", "--workdir=memory://b/runs/x", f"--data={tmp_path / 'new.npz'}")
+  assert (done.returncode, len(fetched)) == (0, 1), done.stderr
   for address in ("memory://b/none", "memory://b/runs"):
     with pytest.raises(alma_jax.BadInput, match=f"there is no run at {address}"):
       alma_jax.load_run(address)
@@ -344,6 +349,29 @@ def test_a_damaged_local_copy_of_a_finished_run(store, arrays):
         again()
       assert store.objects() == kept
       assert {name: (folder / name).read_bytes() for name in local_copy.mirrored(folder)} == local
+
+
+def test_damage_of_a_finished_run_in_the_store_is_repaired(store, arrays, capsys):
+  """What is missing or cut comes from the local copy; of the rest, what follows from a checkpoint is repaired."""
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  kept, objects, fs = store.objects(), remote.Remote(ADDRESS).manifest().objects, fsspec.filesystem("memory")
+  flip = lambda name: fs.pipe_file(f"/b/x/{objects[name]}", kept[objects[name]].replace(b"1", b"2", 1))
+  fs.rm_file(f"/b/x/{objects['config.json']}")
+  fs.pipe_file(f"/b/x/{objects['train.jsonl']}", b"")
+  fs.rm_file("/b/x/metrics.jsonl")
+  store.log.clear()
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  assert store.objects() == kept
+  assert [method for method, *_ in store.log].count("put_file") == 3
+  assert "3 of 3 damaged or missing objects of memory://b/x were uploaded again" in capsys.readouterr().err
+  flip("metrics.jsonl")
+  flip("train.jsonl")  # nothing else has its lines
+  lost = store.objects()[objects["train.jsonl"]]
+  store.new_machine()
+  with pytest.warns(UserWarning, match=r"metrics\.jsonl is damaged or missing"):
+    alma_jax.run(config_of(), ADDRESS, data=arrays)
+  manifest = {remote.MANIFEST: store.objects()[remote.MANIFEST]}  # with the new machine's id
+  assert store.objects() == kept | {objects["train.jsonl"]: lost} | manifest
 
 
 def test_a_refused_local_copy_changes_nothing_in_the_store(store, arrays):

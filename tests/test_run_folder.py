@@ -12,7 +12,7 @@ import types
 
 import pytest
 import tqdm
-from runs import Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, small_config
+from runs import Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, slow, small_config
 from tensorboardX.record_writer import RecordWriter
 
 import alma_jax
@@ -54,6 +54,7 @@ def test_an_edited_config_of_a_finished_run_is_noticed(tmp_path, arrays):
   assert alma_jax.load_run(tmp_path).predict(arrays[2]).shape == (30, 3)
 
 
+@pytest.mark.slow
 def test_lost_checkpoints_are_an_error(tmp_path, arrays, capfd):
   config = small_config(train__epochs=6, checkpoint__seconds=0.0, stream__waiting_time=1)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
@@ -253,11 +254,12 @@ def test_a_lack_of_memory_outside_of_a_run_gets_one_sentence(capsys):
   assert capsys.readouterr().err == "error: this process gets no more memory (full).\n"
 
 
-@pytest.mark.parametrize("where", ["lines", "checkpoint", "scalars"])
+@pytest.mark.parametrize("where", ["scalars", slow("lines"), slow("checkpoint")])
 def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monkeypatch, where):
-  one_step_a_dispatch(monkeypatch)
-  config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=0.0, log__tensorboard=True)
+  config = small_config(train__epochs=3, train__batch_size=16, log__tensorboard=True)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
+  one_step_a_dispatch(monkeypatch)
+  config.checkpoint.seconds = 0.0
   left = [6]
 
   def full(method):
@@ -279,15 +281,16 @@ def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monke
       patched.setattr(checkpoint.Checkpoints, "save", full(checkpoint.Checkpoints.save))
     with pytest.raises(alma_jax.Unsaved, match=r"cut cannot be written: no space left on device\. What was saved"):
       alma_jax.run(config, tmp_path / "cut", data=arrays)
+  config.checkpoint.seconds = 30.0
   alma_jax.run(config, tmp_path / "cut", data=arrays)
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_a_run_folder_that_is_moved_while_the_run_writes(tmp_path, arrays, monkeypatch):
-  one_step_a_dispatch(monkeypatch)
-  config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=0.0)
+  config = small_config(train__epochs=3, train__batch_size=16)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
-  left = [6]
+  one_step_a_dispatch(monkeypatch)
+  config.checkpoint.seconds, left = 0.0, [6]
 
   def moved():
     left[0] -= 1
@@ -297,6 +300,7 @@ def test_a_run_folder_that_is_moved_while_the_run_writes(tmp_path, arrays, monke
 
   with pytest.raises(alma_jax.Unsaved, match="run was moved or deleted, .* goes on from its last checkpoint"):
     alma_jax.run(config, tmp_path / "run", data=arrays, should_stop=moved)
+  config.checkpoint.seconds = 30.0
   alma_jax.run(config, tmp_path / "moved", data=arrays)
   assert_same_run(tmp_path / "whole", tmp_path / "moved")
 

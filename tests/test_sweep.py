@@ -236,6 +236,7 @@ def test_a_sweep_file_with_an_argument(tmp_path):
   assert {job.config.train.epochs for job in full} == {100}
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_on_another_machine(tmp_path, monkeypatch):
   """What benchmarks/pack.py takes of a finished run is what a sweep and a report read."""
   monkeypatch.syspath_prepend(ROOT / "benchmarks")

@@ -86,8 +86,7 @@ def test_metrics_are_tabled(runs, capsys):
   assert dict(table["on_memory_front"]) == {"mntdp": True, "finetune": False, "independent": False}
   head, _, first, *_ = tables.task_overview(study).splitlines()
   assert head == "| learner | seeds | A | F | E | C | T | M | modules |"
-  assert first == ("| mntdp | 2 | 0.800 ± 0.000 | 0.000 ± 0.000 | 0.200 ± 0.000 | 9e+03 ± 0 | 0.250 ± 0.071 | 70 ± 0 | "
-                   "7 ± 0 |")
+  assert first == "| mntdp | 2 | 0.800 | 0.000 | 0.200 | 9 k | 0.250 ± 0.071 | 70 | 7 |"
   report.main([str(runs)])
   assert capsys.readouterr().out.startswith("Runs: mean ± standard deviation over seeds\n\n| learner")
 
@@ -189,7 +188,7 @@ def test_ablations_are_of_the_metrics(tmp_path):
   studies, _ = collect.collect([tmp_path])
   ((_, (found,)),) = ablation.of_all(studies, ablation.parse("prior=random"))
   off = ablation.table(studies[0], found).markdown.splitlines()[3]
-  assert off.startswith("| all off | random | 2 | 0.350 ± 0.000 | +100.0 % ")  # E, against 0.2 and 0.15
+  assert off.startswith("| all off | random | 2 | 0.350 | +100.0 % ")  # E, against 0.2 and 0.15
 
 
 def test_one_task_and_crowds(tmp_path):

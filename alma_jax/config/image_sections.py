@@ -1,7 +1,7 @@
 """The sections of the configs of image classification. Imports neither jax nor numpy."""
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from alma_jax.config import stream
 from alma_jax.config.fields import Section, choice, field
@@ -83,20 +83,7 @@ class Train(Epochs):
   patience_delta: float = field(
       0.0, "a validation is an improvement if it raises the validation accuracy by more than this", at_least=0)
 
-  def transform(self) -> Any:
-    """The optimiser, an optax.GradientTransformation, apart from the `factors` of its updates.
-
-    The L2 penalty is coupled: it is added to the gradient of every parameter, of batch norm and biases, too, before
-    momentum.
-    """
-    import optax  # it imports jax
-    core = self.optimizer.transform(self.learning_rate)
-    return optax.chain(optax.add_decayed_weights(self.weight_decay), core) if self.weight_decay else core
-
-  def rate(self, step: int) -> float:
-    """The learning rate of `transform` at a step of a stage, from 0."""
-    del step
-    return self.learning_rate
+  falling: ClassVar[int] = 0  # steps of a stage, at its end, in which the optimiser's own rate falls to 0
 
   def factors(self, stage: int, steps: Sequence[int], num: int) -> list[float] | None:
     """Factors of the updates in these steps of a stage of `num` steps, from 0; None: always 1."""

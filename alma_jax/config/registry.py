@@ -98,7 +98,7 @@ def _registries(what: str, module: str, *problems: str) -> Mapping[str, Registry
 LEARNERS = _registries("learner", "learners", IMAGES, TEXT, TASKS)
 NETWORKS = _registries("network", "models", IMAGES, TEXT, TASKS)
 DATA_SETS = _registries("data set", "data.sets", IMAGES, TEXT, TASKS)
-OPTIMIZERS = _registries("optimiser", "training.optimizers", IMAGES, TASKS)
+OPTIMIZERS = _registries("optimiser", "training.optimizers", IMAGES, TEXT, TASKS)
 METRICS = _registries("metric", "problems.measures", IMAGES, TEXT, TASKS)
 KINDS = (LEARNERS, NETWORKS, DATA_SETS, OPTIMIZERS, METRICS)
 

@@ -162,10 +162,14 @@ class Model(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Section):
-  """Base class of the fields of an optimiser, under `train.`."""
+  """Base class of the fields of an optimiser, under `train.`.
+
+  Attributes:
+    decoupled: whether `train.weight_decay` shrinks the parameters instead of adding to the gradient.
+  """
   name: str = ""
 
-  registries: ClassVar[Mapping[str, Registry]] = OPTIMIZERS
+  registries: ClassVar[Mapping[str, Registry]] = {problem: OPTIMIZERS[problem] for problem in (IMAGES, TASKS)}
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
 
   def transform(self, rate: Any) -> Any:

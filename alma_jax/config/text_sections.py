@@ -4,13 +4,12 @@ from typing import Any, ClassVar
 
 from alma_jax.config import stream
 from alma_jax.config.fields import Section, choice, field
-from alma_jax.config.registry import TEXT
-from alma_jax.config.sections import DataSet, Plan
+from alma_jax.config.registry import OPTIMIZERS, TEXT
+from alma_jax.config.sections import DataSet, Optimizer, Plan
 from alma_jax.config.stream import SCHEDULES, WHEN, Every, Schedule
 from alma_jax.errors import BadInput
 
 _LEAST_VOCABULARY = 257  # 256 bytes, and the end of a document
-_ADAM = 0.9, 0.98, 1e-8  # β1, β2 and ε
 _MOST_TOKENS = 2**31  # between two validations: they are counted in int32
 
 
@@ -79,24 +78,18 @@ class Train(Section):
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0
   num_pairs: ClassVar[int] = 1
+  weight_decay: ClassVar[float] = 0.0
 
-  def transform(self) -> Any:
-    """See image_sections.Train. Adam (docs/algorithms.md §5), whose state knows the step and so the `rate`."""
-    import optax  # it imports jax
-    return optax.adam(self.rate, *_ADAM)
+  @property
+  def optimizer(self) -> Optimizer:
+    """No field chooses it yet."""
+    return OPTIMIZERS[TEXT]["adam"]()
 
-  def rate(self, step: Any) -> Any:
-    """See image_sections.Train; traceable.
-
-    Linear up to the peak at step `warmup_steps`, constant, then linear down to 0 after the last step.
-    """
-    import optax
-    peak, = self.learning_rate
-    steps, warm = self.plan(0).steps, self.warmup_steps
-    falling = max(1, min(round(self.decay * steps), steps - warm))
-    up = optax.linear_schedule(peak / (warm + 1), peak, warm)  # the rate of step 0 is not 0
-    down = optax.linear_schedule(peak, 0.0, falling, steps - warm - falling)
-    return optax.join_schedules([up, down], [warm])(step)
+  @property
+  def falling(self) -> int:
+    """Steps of a stage, after the warm-up and at its end, in which the learning rate falls to 0."""
+    steps = self.plan(0).steps
+    return max(1, min(round(self.decay * steps), steps - self.warmup_steps))
 
   def factors(self, stage: int, steps: Sequence[int], num: int) -> list[float] | None:
     """See image_sections.Train."""

@@ -92,13 +92,10 @@ class Memory:
     data = self._recall(StageData(len(ends) - 1, self._seed, None, None, train, val, num_new=len(train)), tuple(ends))
     return data if held_out is None else data._replace(val=held_out)
 
-  def sizes(self, ends: Sequence[int], start: int = 0) -> Sizes:
-    """Sizes of the stages that end at `ends`, from number `start` on.
-
-    If the last one has not arrived, a guess at one stage up to its end.
-    """
+  def sizes(self, ends: Sequence[int]) -> Sizes:
+    """Sizes of the stages that end at `ends`. If the last one has not arrived, a guess at one stage up to its end."""
     num, held_out = self._megabatches.num, self._megabatches.held_out
-    train, val, shares = np.array(self._rows(tuple(ends) if ends[-1] <= num else (num,))[start:]).T
+    train, val, shares = np.array(self._rows(tuple(ends) if ends[-1] <= num else (num,))).T
     if ends[-1] > num:
       train, val = (np.ceil(side * (ends[-1] / num)) for side in (train, val))
     val = val if held_out is None else np.full(len(val), len(held_out))

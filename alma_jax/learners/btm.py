@@ -18,7 +18,7 @@ from alma_jax.learners.expert_stacks import shards
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.problems.language_modeling import Contexts, Ends, HostPool, Windows
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Array, Cost, Tree
 
 
@@ -148,7 +148,8 @@ class BTM(stacked.Stacked):
 
   def cost(self, state: LearnerState) -> Cost:
     network, num = self.network(state.spec), self.num_members(state.spec)
-    macs, flops = cost.forward_macs(network, self._shape), cost.training_flops(network, self._shape)
+    macs = cost.forward_macs(network, self._shape)
+    flops = optimizers.flops(self.context.config.train, network, self._shape)
     return super().cost(state)._replace(fwd_macs=macs, train_flops=flops, predict_macs=num * macs)
 
   def describe(self, state: LearnerState) -> str:

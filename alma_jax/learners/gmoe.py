@@ -17,7 +17,7 @@ from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
 from alma_jax.learners.stacked import Stacked, initialized
 from alma_jax.models import cost, moe
 from alma_jax.parallel import sharding
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Cost, Tree, Variables
 
 
@@ -87,7 +87,7 @@ class MoE(Stacked):
 
   def cost(self, state: LearnerState) -> Cost:
     """Cost of the experts in use. All experts of a layer cost the same."""
-    one, two = (_cost(self._mixture(size), self._shape) for size in (1, 2))
+    one, two = (_cost(self._mixture(size), self._shape, self.context.config.train) for size in (1, 2))
     num, macs, flops = (a + (num_experts(state.spec) - 1) * (b - a) for a, b in zip(one, two))
     return Cost(num * state.num_held, macs, flops, macs)
 
@@ -197,11 +197,12 @@ def _drawn(node: Any, leaf: Callable[[int], str], indent: str = "  ") -> list[st
   return [f"{indent}gate {gate}", *_drawn(left, leaf, indent + "  "), *_drawn(right, leaf, indent + "  ")]
 
 
-def _cost(network: Any, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _cost(network: Any, shape: tuple[int, ...], train: Any) -> tuple[int, int, int]:
   """(parameters, forward multiply-adds, training flops) of a network whose places for experts are all in use."""
   module = network.module.clone(gating="soft")  # the argmax of hard gates would hide their gradient
   network = models.ImageNetwork(module)
   params = models.count_params(cost.abstract_variables(network, shape).params)
   # Products with the tree, which is not a parameter: [G, 2] times [E, G, 2], forward and once backward.
   tree = len(module.mixtures) * 2 * module.size * (module.size - 1)
-  return params, cost.forward_macs(network, shape) - tree, cost.training_flops(network, shape) - 2 * 2 * tree
+  flops = optimizers.flops(train, network, shape) - 2 * 2 * tree
+  return params, cost.forward_macs(network, shape) - tree, flops

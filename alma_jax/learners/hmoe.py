@@ -21,7 +21,7 @@ from alma_jax.learners.expert_stacks import Experts, shards, stacks
 from alma_jax.models import cost
 from alma_jax.parallel import members, sharding
 from alma_jax.problems import classification
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Array, Cost, Tree, Variables
 
 
@@ -208,7 +208,8 @@ class HMoE(Experts):
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     spec = self._turned(state)
-    macs, flops = (count(self.network(spec), self._shape) for count in (cost.forward_macs, cost.training_flops))
+    network = self.network(spec)
+    macs, flops = cost.forward_macs(network, self._shape), self._flops(network)
     if not state.spec["num_experts"]:
       after, report, _ = super().finish(state, data, trained)
       base = after._replace(spec={**after.spec, "num_frozen": 1}, frozen=(after.predicting,), average=None,
@@ -270,7 +271,7 @@ class HMoE(Experts):
   def cost(self, state: LearnerState) -> Cost:
     """Costs of an example are those of one expert, on average over the examples so far if the experts differ."""
     params = lambda network: cost.abstract_variables(network, self._shape).params
-    macs, flops = cost.forward_macs(self._base, self._shape), cost.training_flops(self._base, self._shape)
+    macs, flops = cost.forward_macs(self._base, self._shape), self._flops(self._base)
     if not state.spec["num_experts"]:
       return Cost(models.count_params(params(self._base)) * state.num_held, macs, flops, macs)
     base = models.count_params({name: leaf for name, leaf in params(self._base).items() if name != "output"})
@@ -279,9 +280,12 @@ class HMoE(Experts):
       network, num = self.network(one), int(state.host["counts"][part.experts].sum())
       held += len(part.experts) * state.num_held * models.count_params(params(network))
       spent += num * cost.forward_macs(network, self._shape)
-      operations += num * cost.training_flops(network, self._shape)
+      operations += num * self._flops(network)
     total = int(state.host["counts"].sum())
     return Cost(base + held, spent // total, operations // total, spent // total + self._feature_macs)
+
+  def _flops(self, network: Any) -> int:
+    return optimizers.flops(self.context.config.train, network, self._shape)
 
   def router(self, state: LearnerState) -> Callable[[Tree], dict[str, np.ndarray]] | None:
     def weights(pool: Tree) -> dict[str, np.ndarray]:

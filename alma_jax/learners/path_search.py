@@ -22,7 +22,7 @@ from alma_jax.config.fields import Section, field
 from alma_jax.models import cost
 from alma_jax.models.path import PathNetwork, assembled, part
 from alma_jax.parallel import sharding
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Array, Tree, Variables
 
 _SAMPLED = 4  # candidates that a step of the sampler compares on one batch
@@ -86,7 +86,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
   halves = order[:-(-len(order) // 2)], order[len(order) // 2:]  # of an odd number one example is in both
   drawn = lambda half: half[rng.integers(len(half), size=batch)].astype(np.int32)
   new_of = lambda one, tree: {name: tree[name] for name in fresh if name not in one.stored}
-  optimizer = train.transform()
+  optimizer = optimizers.of(train)
   now, opt = fresh, {name: optimizer.init(each.params) for name, each in fresh.items()}
   sampler = _Sampler([one.choices for one in candidates], options.entropy)
   trained, judged = np.zeros(num, int), np.zeros(num, int)
@@ -109,7 +109,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
     sampler.improve(sampled, np.array([rewards[j] for j in sampled.tolist()]))
   shape = (1, *data.pool.x.shape[1:])
   forward, both = (np.array([count(one.network, shape) for one in candidates], np.int64)
-                   for count in (cost.forward_macs, cost.training_flops))
+                   for count in (cost.forward_macs, functools.partial(optimizers.flops, train)))
   return Found(sampler.probabilities().tolist(), batch * int(((trained + judged) * forward).sum()),
                batch * int((trained * both + 2 * judged * forward).sum()))
 
@@ -173,7 +173,7 @@ def _train(network: PathNetwork, problem: Any, train: image_sections.Train, new:
     return problem.objective(output, batch, all_B, sums, len(index_B)), stats
 
   grads, stats = jax.grad(loss, has_aux=True)(variables.params)
-  whole, optimizer, moments = network.joined(Variables(variables.params, stats)), train.transform(), {}
+  whole, optimizer, moments = network.joined(Variables(variables.params, stats)), optimizers.of(train), {}
   for name in new:
     old = part(whole, name)
     updates, moments[name] = optimizer.update(part(Variables(grads, {}), name).params, opt[name], old.params)

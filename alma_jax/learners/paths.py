@@ -19,7 +19,7 @@ from alma_jax.learners.contract import Context, GrowthReport, LearnerState, Root
 from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Variables
 
 NEW, ROOT, COPY, KEEP = "new", "root", "copy", "keep"
@@ -105,7 +105,7 @@ class Paths(TaskLearner):
     samples = trained.report.samples * self._num_pairs
     progress |= dict(
         macs=progress["macs"] + samples * cost.forward_macs(network, self._shape),
-        flops=progress["flops"] + samples * cost.training_flops(network, self._shape),
+        flops=progress["flops"] + samples * optimizers.flops(self._train, network, self._shape),
         samples=progress["samples"] + samples, errors=[*progress["errors"], error if math.isfinite(error) else None])
     search["next"] = number + 1
     now = state._replace(spec={**state.spec, "search": search}, live=live, host={**state.host, "search": progress})

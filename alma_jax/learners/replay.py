@@ -14,7 +14,7 @@ from alma_jax.learners.contract import Context, GrowthReport, LearnerState, Stag
 from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Variables
 
 
@@ -76,7 +76,7 @@ class Replay(TaskLearner):
     mean = lambda count: round(samples * sum(count(self.whole(each["classes"]), self._shape) for each in spec["tasks"])
                                / len(spec["tasks"]))  # every task is as likely as any other
     report = trained.report._replace(samples=samples, val=error, macs=mean(cost.forward_macs),
-                                     flops=mean(cost.training_flops))
+                                     flops=mean(lambda *one: optimizers.flops(self._train, *one)))
     notes = {"errors": [error], "best": 0, **pair_notes(self.pairs(data)[member])}
     return StageResult(state._replace(spec=spec, live=live, host={**state.host, "notes": [notes]}), report)
 

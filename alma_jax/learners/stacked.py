@@ -14,7 +14,7 @@ from alma_jax.learners.contract import Context, Contribution, GrowthReport, Lear
 from alma_jax.models import cost
 from alma_jax.parallel import members as stacks
 from alma_jax.parallel import sharding
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Cost, Tree, Variables
 
 
@@ -127,7 +127,8 @@ class Stacked(Learner):
     """Parameters and multiply-adds per example, of all blocks and members."""
     one, num, network = models.count_params(state.live.params), len(blocks(state)), self.network(state.spec)
     num_members = self.num_members(state.spec)
-    macs, flops = (num_members * count(network, self._shape) for count in (cost.forward_macs, cost.training_flops))
+    macs = num_members * cost.forward_macs(network, self._shape)
+    flops = num_members * optimizers.flops(self.context.config.train, network, self._shape)
     return Cost(one * (num - 1 + state.num_held), macs, flops, macs * num)
 
   def describe(self, state: LearnerState) -> str:

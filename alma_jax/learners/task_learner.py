@@ -13,7 +13,7 @@ from alma_jax.learners import stacked
 from alma_jax.learners.contract import Context, Contribution, Learner, LearnerState
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Cost, Tree, Variables
 
 NOTHING = Variables({}, {})
@@ -111,7 +111,8 @@ class TaskLearner(Learner):
     """Of everything stored; multiply-adds are those of the path of the shown task, or of the newest."""
     tasks = state.spec["tasks"]
     network = self.whole(tasks[state.spec["shown"]]["classes"] if tasks else self.context.problem.num_outputs)
-    macs, flops = cost.forward_macs(network, self._shape), cost.training_flops(network, self._shape)
+    macs = cost.forward_macs(network, self._shape)
+    flops = optimizers.flops(self._train, network, self._shape)
     stored = (self.module_shapes(part, classes) for part, classes, _ in state.spec["modules"])
     return Cost(sum(map(cost.count_params, stored)), macs, flops, macs)
 

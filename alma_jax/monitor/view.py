@@ -16,7 +16,7 @@ from alma_jax.store.record import LABEL, Record
 
 ALIVE, STOPPED, DEAD, FINISHED, DIVERGED = "alive", "stopped", "dead", "finished", "diverged"
 PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary
-_ORDER = (ALIVE, DIVERGED, DEAD, STOPPED, PUBLISHED, FINISHED)
+ORDER = (ALIVE, DIVERGED, DEAD, STOPPED, PUBLISHED, FINISHED)  # in lists of runs
 NEED_HELP = (DIVERGED, DEAD, STOPPED)
 _SCHEDULE = "stream.schedule"  # a field of streams whose stages may have several mega-batches
 _RECENT = 5  # stages whose duration gives the time left
@@ -40,10 +40,14 @@ class View(NamedTuple):
   doing: str
 
   @property
+  def learner(self) -> str:
+    """The name of the learner, or the label that stands for it."""
+    return self.record.fields.get(LABEL) or str(self.record.fields["learner.name"])
+
+  @property
   def name(self) -> str:
     """The learner and the data, e.g. "ens on mnist"."""
-    fields = self.record.fields
-    return f"{fields.get(LABEL) or fields['learner.name']} on {fields['dataset.name']}"
+    return f"{self.learner} on {self.record.fields['dataset.name']}"
 
   @property
   def tested(self) -> list[tuple[int, float]]:
@@ -60,6 +64,26 @@ class View(NamedTuple):
     """The mean over the stream so far."""
     values = [value for _, value in self.prequential]
     return sum(values) / len(values) if values else None
+
+  @property
+  def score(self) -> tuple[str, float] | None:
+    """(name, value) of the result that scores the run, so far if it goes on: the CER or a mean; None: there is none."""
+    record, result = self.record, self.record.kind.results[0]
+    if record.measure.is_prequential:
+      name, value = record.measure.name, self.mean_prequential
+    elif record.summary is not None:
+      name, value = result, record.summary[result]
+    elif result == "cer":
+      name, value = result, sum(value for _, value in self.tested) if self.tested else None
+    else:
+      values = record.measure.values(self.stages)
+      name, value = result, sum(values) / len(values) if values else None
+    return None if value is None else ("CER" if name == "cer" else name.replace("_", " "), value)
+
+  @property
+  def compute(self) -> int:
+    """Multiply-adds of forward passes in training and growing, so far."""
+    return int(sum(value for _, value in self.record.values("fwd_macs")))
 
   @property
   def stages(self) -> list[Entry]:
@@ -179,7 +203,7 @@ def cells(run: View) -> dict[str, str]:
 
 def table(runs: Iterable[View]) -> str:
   """The rows of `alma status` under their heads, in columns: runs that are alive first, then those that need help."""
-  rows = [cells(run) for run in sorted(runs, key=lambda run: _ORDER.index(run.state))]
+  rows = [cells(run) for run in sorted(runs, key=lambda run: ORDER.index(run.state))]
   heads = [head for head in rows[0] if any(row[head] for row in rows)]
   widths = {head: max(len(head), *(len(row[head]) for row in rows)) for head in heads}
   return "\n".join("  ".join(row[head].ljust(widths[head]) for head in heads).rstrip()

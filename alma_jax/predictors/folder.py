@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, write_bytes
+from alma_jax.predictors import description
 
-LATEST, FACTS, PROGRAM, WEIGHTS = "latest.json", "predictor.json", "predictor.stablehlo", "weights.npz"
+LATEST, FACTS, PROGRAM, WEIGHTS = "latest.json", description.NAME, "predictor.stablehlo", "weights.npz"
 TOKENIZER, LOADER, CARD = "tokenizer.json", "load.py", "model_card.md"
-FORMAT = 1  # of predictor.json; a change after which this version cannot read older ones raises it
 _TRIES, _PAUSE = 5, 0.2  # how often a predictor that changes meanwhile is read, and seconds between
 
 
@@ -33,9 +33,16 @@ class Stored(NamedTuple):
   Attributes:
     version: name of the version; "" for a folder that `alma export` has written.
     files: {name: contents}.
+    description: what its predictor.json says.
   """
   version: str
   files: Mapping[str, bytes]
+  description: description.Description
+
+
+def stored(files: Mapping[str, bytes], version: str = "") -> Stored:
+  """The files {name: contents} of a predictor; raises BadInput if predictor.json cannot be used."""
+  return Stored(version, files, description.parse(files[FACTS]))
 
 
 def publish(root: pathlib.Path, number: int, files: Mapping[str, bytes]) -> str:
@@ -86,23 +93,6 @@ def latest_version(root: pathlib.Path) -> str | None:
     return None
 
 
-def parse(data: bytes) -> dict[str, Any]:
-  """The entries of a predictor.json, which say what the predictor takes and answers.
-
-  Raises:
-    BadInput: it is none of this version; the message is a clause about what is wrong.
-  """
-  try:
-    facts: dict[str, Any] = parse_json(data)
-  except ValueError as error:
-    raise BadInput(f"{FACTS} is not JSON ({error})") from error
-  found = facts.get("format") if isinstance(facts, dict) else None
-  if found != FORMAT:
-    raise BadInput(f"{FACTS} is of another version of alma_jax: it has format {found}, and this version reads format "
-                   f"{FORMAT}")
-  return facts
-
-
 def holds_predictor(root: pathlib.Path) -> bool:
   """Whether a folder holds a predictor: one that is replaced, or one that `alma export` has written."""
   return (root / LATEST).is_file() or (root / FACTS).is_file()
@@ -135,17 +125,16 @@ def _read(root: pathlib.Path) -> Stored:
     missing = {FACTS, PROGRAM, WEIGHTS} - set(names)
     if missing:
       raise ValueError(f"{sorted(missing)[0]} is missing")
-    files = {name: (root / name).read_bytes() for name in names}
-    return Stored("", _verified(files, parse(files[FACTS])["sha256"]))
+    found = stored({name: (root / name).read_bytes() for name in names})
+    return found._replace(files=_verified(found.files, found.description.sha256))
   version, sums = _pointer(root)
-  files = {name: (root / version / name).read_bytes() for name in sums}
-  _verified(files, sums)
+  files = _verified({name: (root / version / name).read_bytes() for name in sums}, sums)
   if {FACTS, PROGRAM} - files.keys():
     raise ValueError(f"{LATEST} lacks {FACTS} or {PROGRAM}")
-  return Stored(version, files)
+  return stored(files, version)
 
 
-def _verified(files: dict[str, bytes], sums: Mapping[str, Any]) -> dict[str, bytes]:
+def _verified(files: Mapping[str, bytes], sums: Mapping[str, Any]) -> Mapping[str, bytes]:
   """The files; raises ValueError if one with a SHA-256 in `sums` is not what was written."""
   for name, data in files.items():
     if name in sums and hashlib.sha256(data).hexdigest() != sums[name]:

@@ -1,25 +1,21 @@
-"""What a predictor takes, from its predictor.json, and the examples that it is given. Imports no jax."""
+"""The examples that a predictor of images is given, and whether they have the scale of training. Imports no jax."""
 import math
 import pathlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from alma_jax.data import examples, image_file, normalization
-from alma_jax.data.form import Form
-from alma_jax.data.labels import Classes
 
 
 class Scale:
   """Means and standard deviations of some examples, over all values and for each channel or column."""
 
-  def __init__(self, facts: Mapping[str, Any]):
-    """`facts`: entries of predictor.json."""
-    known = facts.get("normalization")
-    self._known = None if known is None else normalization.of_entries(known)
-    self._is_image = len(facts.get("example_shape", ())) == 3
+  def __init__(self, known: normalization.Normalization | None, is_image: bool):
+    """`known`: the constants of training; None: unknown. `is_image`: whether the examples are [H, W, C]."""
+    self._known, self._is_image = known, is_image
     self._num = 0  # values of a column
     self._sums: Any = 0.0  # float64 [4, C]: values, squares, values that are far from the mean, and that differ from it
 
@@ -52,17 +48,6 @@ class Scale:
     places = [place[0] if len(place) == 1 else tuple(place) for place in unfit]
     mine = normalization.Normalization(values, np.sqrt(np.maximum(squares - values**2, 0)))
     return f"in {what}, {normalization.described(self._known, mine, places, self._is_image)} in training; {advice}"
-
-
-def form_of(facts: Mapping[str, Any]) -> Form:
-  """The form of a predictor's examples, from the entries of its predictor.json."""
-  return Form(tuple(facts["example_shape"]), np.dtype(facts["dtype"]), facts["image_size"],
-              owner="the predictor takes")
-
-
-def classes_of(facts: Mapping[str, Any]) -> Classes:
-  """The classes of a predictor; its names are empty if it has none."""
-  return Classes("the predictor", tuple(facts.get("class_names") or ()), facts["classes"])
 
 
 def read(paths: Sequence[str], reader: examples.Reader, size: int) -> Iterator[examples.Examples]:

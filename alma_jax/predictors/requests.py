@@ -1,7 +1,6 @@
 """The examples in the body of a request. Imports no jax."""
 import io
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from alma_jax.data.task_names import is_meant
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 from alma_jax.messages import brief
-from alma_jax.predictors import inputs
+from alma_jax.predictors.description import Description
 
 JSON = "application/json"
 _MOST_PIXELS = 2**24  # of an image file; decoding more would take too much memory
@@ -26,23 +25,23 @@ class Refused(Exception):
     self.status = status
 
 
-def images(body: bytes, kind: str, facts: Mapping[str, Any]) -> np.ndarray:
+def images(body: bytes, kind: str, known: Description) -> np.ndarray:
   """The examples [N, ...] of a request to a predictor of images.
 
   Args:
     body: of the request.
     kind: its content type.
-    facts: entries of predictor.json.
+    known: of the predictor.
 
   Raises:
     Refused: the body holds something else.
   """
-  form, shape, dtype = inputs.form_of(facts), tuple(facts["example_shape"]), np.dtype(facts["dtype"])
+  form, shape, dtype = known.form, known.shape, known.dtype
   what = "`inputs`" if kind == JSON else "the image" if kind.startswith("image/") else "the body"
   try:
     with examples.named(what):
       if kind == JSON:
-        return form.fit(_array(_entry(body, kind, "inputs", facts)))
+        return form.fit(_array(_entry(body, kind, "inputs", known)))
       if kind == "application/octet-stream":
         size = int(np.prod(shape)) * dtype.itemsize
         if not body or len(body) % size:
@@ -55,15 +54,15 @@ def images(body: bytes, kind: str, facts: Mapping[str, Any]) -> np.ndarray:
   raise Refused(415, f"the content type is {kind or 'missing'}; send {JSON}, application/octet-stream or image/....")
 
 
-def texts(body: bytes, kind: str, facts: Mapping[str, Any]) -> list[str]:
+def texts(body: bytes, kind: str, known: Description) -> list[str]:
   """The texts of a request to a language model; for the arguments see `images`."""
-  given = _entry(body, kind, "texts", facts)
+  given = _entry(body, kind, "texts", known)
   if not isinstance(given, list) or not all(isinstance(text, str) and text for text in given) or not given:
     raise Refused(400, "`texts` should be a list of strings that are not empty.")
   return [text.encode("utf-8", "replace").decode() for text in given]  # JSON can hold halves of characters
 
 
-def _entry(body: bytes, kind: str, name: str, facts: Mapping[str, Any]) -> Any:
+def _entry(body: bytes, kind: str, name: str, known: Description) -> Any:
   """The entry `name` of a JSON body; besides it a body may only say which task it belongs to."""
   if kind != JSON:
     raise Refused(415, f"the content type is {kind or 'missing'}; send {JSON}.")
@@ -73,14 +72,14 @@ def _entry(body: bytes, kind: str, name: str, facts: Mapping[str, Any]) -> Any:
     raise Refused(400, f"the body is not JSON ({str(error)[:100]}).") from error
   if not isinstance(tree, dict) or name not in tree:
     raise Refused(400, f'the body should be {{"{name}": [...]}}.')
-  task = facts.get("task")
+  task = known.task
   unknown = [key for key in tree if key not in ((name, "task") if task else (name,))]
   if unknown:
     raise Refused(400, f'the body has the unknown field {brief(unknown[0])}; it should be {{"{name}": [...]}}'
                         f"{', perhaps with `task`' if task else ''}.")
-  if task and "task" in tree and not is_meant(tree["task"], task["number"], task["name"]):
+  if task and "task" in tree and not is_meant(tree["task"], *task):
     raise Refused(400, f"the body is for task {json.dumps(tree['task'])[:100]}, but this service answers for task "
-                        f"{task['number']} ({task['name']!r}); ask the service of that task.")
+                        f"{task.number} ({task.name!r}); ask the service of that task.")
   return tree[name]
 
 

@@ -52,7 +52,7 @@ class Service:
     self._replaced = make(prometheus.Counter, "replacements", "How often the predictor was replaced")
     self._failed = make(prometheus.Counter, "failed_replacements", "New predictors that could not be loaded")
     self._stage = make(prometheus.Gauge, "stage", "Stage of the predictor, from 0")
-    self._stage.set(predictor.facts.get("stage") or 0)
+    self._stage.set(predictor.known.stage or 0)
 
   async def watch(self) -> None:
     """Replaces the predictor when its folder changes; runs until it is cancelled."""
@@ -67,7 +67,7 @@ class Service:
           new = await to_thread.run_sync(lambda: load(folder.read(root), self._ready[0]))
           self._ready = await to_thread.run_sync(self._prepared, new)
           self._replaced.inc()
-          self._stage.set(self._ready[0].facts.get("stage") or 0)
+          self._stage.set(self._ready[0].known.stage or 0)
         self._refused = None
       except Exception as error:  # whatever is wrong with the new one, the old one goes on answering
         reason = " ".join(str(error).split())
@@ -109,10 +109,10 @@ class Service:
 
   def health(self) -> dict[str, Any]:
     """What GET /healthz answers."""
-    facts = self._ready[0].facts
+    entries = self._ready[0].known.entries
     names = ("stage", "megabatch", "task", "input", "classes", "class_names", "metrics", "example_shape", "dtype",
              "normalization")
-    kept = {name: facts.get(name) for name in names}
+    kept = {name: entries.get(name) for name in names}
     return dict(status="ok", predictor=self._ready[0].version or None, max_batch=self._max_batch, **kept)
 
   def _prepared(self, predictor: Predictor) -> tuple[Predictor, list[int], int]:

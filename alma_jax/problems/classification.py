@@ -272,7 +272,7 @@ class Images(contract.Source):
                      "set train.augment=False.")
     return Classification(meta["num_classes"], train.augment, train.label_smoothing), shape
 
-  def meta(self) -> dict[str, Any]:
+  def meta(self, ends: Sequence[int] = ()) -> dict[str, Any]:
     """What `of_meta` and predictions for other images need besides the constants."""
     d = self.dataset
     return dict(num_classes=d.num_classes, example_shape=list(d.x_train.shape[1:]), dtype=str(d.x_train.dtype),

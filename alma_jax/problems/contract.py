@@ -231,8 +231,8 @@ class Source:
   def num_bytes(self) -> tuple[int, int]:
     """(bytes in the host's memory, bytes on each device) of the examples that a run holds at one time, at least."""
 
-  def meta(self) -> dict[str, Any]:
-    """What a saved learner needs to know of the data to predict; JSON can hold it."""
+  def meta(self, ends: Sequence[int] = ()) -> dict[str, Any]:
+    """What a learner that is saved after the stage `ends` needs to know of the data to predict; JSON can hold it."""
 
   def followed(self, known: Any, ends: Sequence[int]) -> tuple[Any, list[Any]]:
     """(constants of the last of the stages that end at `ends`, columns that get new ones); only if there are any.

@@ -2,7 +2,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -293,7 +293,7 @@ class Texts(contract.Source):
     problem = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
     return problem, (length + 1,)
 
-  def meta(self) -> dict[str, Any]:
+  def meta(self, ends: Sequence[int] = ()) -> dict[str, Any]:
     """What `of_meta` and sampling need."""
     return dict(vocab_size=self.corpus.vocab_size, end=self.corpus.end)
 

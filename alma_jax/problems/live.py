@@ -63,9 +63,6 @@ class LiveSource(contract.Source):
     numbered: Any = dict(zip(names, np.split(places, np.cumsum([len(part) for part in parts])[:-1])))
     return data._replace(pool=pool, **numbered)
 
-  def adopt(self, t: int) -> None:
-    """Changes the problem to one with the labels up to mega-batch t."""
-
   def notes(self, t: int) -> dict[str, Any]:
     """What metrics.jsonl says about the entry of mega-batch t, besides its metrics."""
     return {}
@@ -86,7 +83,7 @@ class LiveImages(LiveSource, classification.Images):
     """
     section, folder = config.dataset, _folder(config)
     self._metrics = measures.tried(measures.chosen(config), measures.blank_images(2))
-    self._config, self._reader = config, live_entries.ImageReader(
+    self._reader = live_entries.ImageReader(
         folder, config.seed, section.image_size, section.image_column, section.label_column)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and self._reader.test is None:
@@ -98,24 +95,29 @@ class LiveImages(LiveSource, classification.Images):
     if "mean" not in first:
       first |= normalization.made(self._read(1)[0][self.megabatches.part(1)[0]]).entries()
     self.constants = normalization.of_entries(first)
-    test = self._reader.test
+    test, named = self._reader.test, self.meta()
+    x, y = np.zeros((0, *named["example_shape"]), named["dtype"]), np.zeros(0, np.int32)
+    x_test, y_test = (x, y) if test is None else (test.x, self._reader.test_labels(named["class_names"]))
     of_test = test and cache.hash_arrays(dict(x=test.x, names=np.char.encode(test.names, "utf-8")))
     declared = self._reader.declared and self._reader.declared.names
     known = [declared, of_test, first["content"]]
     self.fingerprint = hashlib.sha256(json.dumps(known).encode()).hexdigest()
-    self.adopt(1)
+    self.dataset = datasets.Dataset(section.name, x, y, x_test, y_test, named["num_classes"], None, self.fingerprint,
+                                    tuple(named["class_names"]))
+    self.problem, self.example_shape = self.of_meta(config, named)
+    self.untrained = self.problem.chance if config.stream.untrained_error == "chance" else None
 
-  def adopt(self, t: int) -> None:
-    """K is at least 2."""
-    num = max(2, len(self._reader.classes(self.feed.lines, t)))
-    names = self._reader.classes(self.feed.lines)[:num]
-    first, test = self.feed.lines[0], self._reader.test
-    x, y = np.zeros((0, *first["example_shape"]), first["dtype"]), np.zeros(0, np.int32)
-    x_test, y_test = (x, y) if test is None else (test.x, self._reader.test_labels(names))
-    self.dataset = datasets.Dataset(self._config.dataset.name, x, y, x_test, y_test, num, None, self.fingerprint,
-                                    tuple(names))
-    self.problem, self.example_shape = self.of_meta(self._config, self.meta())
-    self.untrained = self.problem.chance if self._config.stream.untrained_error == "chance" else None
+  def meta(self, ends: Sequence[int] = ()) -> dict[str, Any]:
+    """The classes are those up to the last mega-batch of the stage, or up to the first one; K is at least 2."""
+    first, lines = self.feed.lines[0], self.feed.lines
+    num = max(2, len(self._reader.classes(lines, ends[-1] if ends else 1)))
+    return dict(num_classes=num, example_shape=first["example_shape"], dtype=first["dtype"],
+                class_names=self._reader.classes(lines)[:num])
+
+  def score(self, prediction: measures.Prediction) -> measures.Entry:
+    """By the classes that the prediction knows."""
+    names = self._reader.classes(self.feed.lines)[:prediction[1].shape[-1]]
+    return classification.scored(self._metrics, prediction, self._reader.test_labels(names), names)
 
   def notes(self, t: int) -> dict[str, Any]:
     """Classes that are new."""

@@ -290,13 +290,8 @@ class Protocol:
   # ------------------------------------------------------------------------ what a run shows
 
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
-    """The results, as written to summary.json."""
+    """The results, as written to summary.json; plots show `chance`, the metric of random guessing, if it is there."""
     return metrics.summarize(lines, initial_params)
-
-  @property
-  def chance(self) -> float | None:
-    """The metric of random guessing, for plots; None if the plot should not show it."""
-    return None
 
   @classmethod
   def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> Told:

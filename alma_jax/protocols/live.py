@@ -23,29 +23,16 @@ class Live(Offline):
     del data
     source = self.Source(config, run)
     super().__init__(config, source)
-    self._least = self._most = source.memory.most_val(self.expected_ends)  # validation examples with room for them
-    self._fitted: tuple[int, ...] = ()  # the stages that `_most` is for
+    self._least = source.memory.most_val(self.expected_ends)  # validation examples with room for them
     self.named_data = (f"the test set, the classes.txt or the first mega-batch of {config.dataset.path} (restore them "
                        "to go on)")
 
   def facts(self, ends: Sequence[int]) -> Facts:
-    self.source.adopt(ends[-1] if ends else 1)
-    self._fit(tuple(ends))
-    num = int(self.source.memory.sizes(ends[:1]).train[0]) if ends else self._num_first
-    return Facts(self.source.problem, self.source.example_shape, self._most, num)
-
-  def _fit(self, ends: tuple[int, ...]) -> None:
-    """Makes room for the validation examples of these stages, at least twice as much as before: programs change."""
-    new = ends[len(self._fitted):]
-    if ends[:len(self._fitted)] != self._fitted:
-      self._most, new = self._least, ends
-    for num in self.source.memory.sizes(ends, len(ends) - len(new)).val if new else ():
-      self._most = int(num) if num > 2 * self._most else 2 * self._most if num > self._most else self._most
-    self._fitted = ends
-
-  def meta(self, ends: Sequence[int]) -> Entry:
-    self.facts(ends)  # sets the classes
-    return super().meta(ends)
+    """The room for validation examples at least doubles when it grows, because the programs change with it."""
+    sizes, room = self.source.memory.sizes(ends or self.expected_ends), self._least
+    for num in sizes.val[:len(ends)].tolist():
+      room = num if num > 2 * room else 2 * room if num > room else room
+    return self.of_meta(self.config, self.meta(ends))._replace(max_val=room, num_train=int(sizes.train[0]))
 
   @property
   def expected_ends(self) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ class Offline(Protocol):
                  self.source.memory.most_val(self.expected_ends if self.schedule.is_fixed else None), self._num_first)
 
   def meta(self, ends: Sequence[int]) -> Entry:
-    return self.source.meta()
+    return self.source.meta(ends)
 
   @property
   def num_bytes(self) -> tuple[int, int]:
@@ -163,10 +163,9 @@ class Offline(Protocol):
 
   # ------------------------------------------------------------------------ what a run shows
 
-  @property
-  def chance(self) -> float | None:
-    chance: float | None = self.source.problem.chance
-    return chance
+  def summary(self, lines: list[Entry], initial_params: int) -> Entry:
+    chance = self.facts(metrics.ends(lines)).problem.chance
+    return super().summary(lines, initial_params) | ({} if chance is None else {"chance": chance})
 
 
 class Images(Offline):

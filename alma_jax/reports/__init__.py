@@ -9,8 +9,10 @@ Modules, in the order in which the data pass them:
   tables        a study -> Markdown tables
   ablation      what the parts of a learner are worth -> Markdown tables
   findings      a study -> sentences about waiting times and growth
+  cards         a study -> its headline, and short answers
   drawing       Plot, the description of a figure, and the function that draws it
   figures       a study -> Plots
   task_figures  a study of tasks -> Plots
+  svg           a Plot -> HTML that fills the width of a page and shows values on hover
   page          studies -> the files of a report; page.html is the template of its page
 """

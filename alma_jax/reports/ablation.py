@@ -5,7 +5,6 @@ Each other setting is compared with it on the seeds that both have, and has the 
 that vary only together with the parts may differ. So may the fields that only some values of a part have, as
 `stream.waiting_time` of the schedule `every`: if such a part is off, each value of its fields is a setting.
 """
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -69,7 +68,7 @@ class Difference(NamedTuple):
 
   def __str__(self) -> str:
     """E.g. "+12.3 % ± 0.8"."""
-    text = f"{self.percent:+.1f} %" + ("" if math.isnan(self.error) else f" ± {self.error:.1f}")
+    text = f"{self.percent:+.1f} %" + (f" ± {self.error:.1f}" if self.error >= 0.05 else "")
     return f"**{text}**" if self.significant else text
 
 

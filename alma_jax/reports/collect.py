@@ -14,6 +14,7 @@ from alma_jax.reports.studies import Study
 from alma_jax.store import local_copy, run_files
 
 Path = str | pathlib.Path
+_NAMED = 5  # notes of an error
 TRANSFER, BASELINE = "transfer", "independent"
 # Scores of runs that differ in one of these fields cannot be compared.
 COMPARABLE = ("dataset.name", "dataset.test_per_class", "dataset.sources", TOTAL, "stream.untrained_error",
@@ -37,7 +38,8 @@ def collect(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
   """
   records, notes = _read_all(paths)
   if all(record.divergence for record in records):
-    raise BadInput(" ".join(["there is no finished run to report.", *notes]))
+    more = [f"So are {len(notes) - _NAMED} more."] if len(notes) > _NAMED else []
+    raise BadInput(" ".join(["there is no finished run to report.", *notes[:_NAMED], *more]))
   table, all_studies = pd.DataFrame([record.row for record in records]), list[Study]()
   kinds = [record.kind for record in records]
   contents = contents_apart(table, [kind.draws_data for kind in kinds])

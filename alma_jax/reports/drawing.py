@@ -34,6 +34,7 @@ TASK_STYLES = {
 }
 # Those of learners that are not part of this package, one of which the name chooses.
 _OTHERS = [*itertools.product(("#A0522D", "#6B6B00", "#00696B", "#8E0152"), ("h", "d", "p", "8"))]
+MARKERS = sorted({marker for _, marker in (*STYLES.values(), *TASK_STYLES.values(), *_OTHERS)})
 # Inches, as the text of a paper and as one of its two columns: a figure is drawn in the size in which it is printed.
 WIDTH, COLUMN = 7.0, 3.4
 _RC: Any = {"font.size": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 7,
@@ -68,6 +69,7 @@ class Line(NamedTuple):
       x; or an arrow from the first point to the last one, which has an open marker.
     texts: at the points, where there is room; "" for none.
     dashes: of the line, instead of those of the key.
+    names: of the points, on a page; empty: that of the key.
   """
   key: Line2D
   x: np.ndarray
@@ -77,6 +79,7 @@ class Line(NamedTuple):
   form: Literal["points", "curve", "middle", "after", "arrow"] = "points"
   texts: Sequence[str] = ()
   dashes: Any = None
+  names: Sequence[str] = ()
 
 
 class Grid(NamedTuple):
@@ -247,8 +250,12 @@ def _draw_grid(axes: Axes, grid: Grid) -> None:
       axes.plot(0, row, "o", color=colour, markersize=max(3, 6 - num // 12), zorder=4,
                 markerfacecolor=colour if filled else "white")
   for axis, names in ((axes.xaxis, grid.columns), (axes.yaxis, grid.rows)):
-    step = max(1, -(-len(names) // _MOST_TICKS)) if all(map(str.isdigit, names)) else 1
-    axis.set_ticks(range(0, len(names), step), names[::step])
+    axis.set_ticks(ticks(names), [names[i] for i in ticks(names)])
+
+
+def ticks(names: Sequence[str]) -> range:
+  """The places of the names of rows or columns that are written: of many numbers not all."""
+  return range(0, len(names), max(1, -(-len(names) // _MOST_TICKS)) if all(map(str.isdigit, names)) else 1)
 
 
 def _scale(axes: Axes, log: tuple[bool, bool]) -> None:

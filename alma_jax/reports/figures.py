@@ -26,6 +26,12 @@ _SIZES = {"model.width": ("width", "widths"), "model.num_experts": ("number of e
 _BAND = "mean over seeds, with a band from the lowest to the highest value."
 _DEVIATIONS = "mean ± standard deviation over seeds"
 
+TITLES = {  # of the figures, in the order of reports
+    "pareto": "What compute and memory buy", "stream": "Over the stream", "waiting": "How long to wait",
+    "growth": "When to grow", "replay": "What replay costs and brings", "experts": "How many experts",
+    "compute": "By waiting time, against compute", "parameters": "By waiting time, against memory",
+    "stream-compute": "At every moment, against the compute spent"}
+
 Place = tuple[Any, ...]  # the values of the fields that tell panels apart; NaN where no run has one
 
 
@@ -41,7 +47,7 @@ def plots(study: Study, waits: Collection[float] = ()) -> dict[str, Plot]:
       "pareto": _pareto(study),
       "growth": _growth(study, waits),
       "replay": _replay(study, waits)}
-  return {name: plot for name, plot in every.items() if plot}
+  return {name: plot for name in TITLES if (plot := every[name])}
 
 
 def check(waits: Collection[float], all_studies: Iterable[Study]) -> None:
@@ -322,7 +328,9 @@ def line_of(key: Line2D, rows: pd.DataFrame, x: str, y: str, texts: Iterable[str
   """The line through rows of studies.means, with their deviations."""
   deviation = rows[f"{y}_sd"].fillna(0).to_numpy()
   values = rows[y].to_numpy()
-  return Line(key, rows[x].to_numpy(), values, values - deviation, values + deviation, form, [*texts])
+  fields = [column for column in rows if studies.identifies(column) and column != LEARNER]
+  return Line(key, rows[x].to_numpy(), values, values - deviation, values + deviation, form, [*texts],
+              names=[studies.label(row, fields) for _, row in rows.iterrows()])
 
 
 def _points(lines: Iterable[tuple[Line2D, pd.DataFrame]], x: str, y: str, size: str | None = None) -> list[Line]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alma_jax.messages import brief_number
 from alma_jax.reports import statistics, studies
 from alma_jax.reports.read import COMP, LEARNER, MEM, SEED, WAITING
 from alma_jax.reports.statistics import Estimate
@@ -29,6 +30,7 @@ HOW_GROWTH = ("- A learner that grows is compared with fixed learners that have 
               f"{NEAR:.0%} of both budgets.")
 _MOST_NAMED = 3  # alternatives in a list
 _UNDECIDED = "**undecided**"
+GROWING, FIXED = "growing is better", "the fixed learner is better"  # verdicts
 
 
 class Candidate(NamedTuple):
@@ -54,6 +56,11 @@ class Candidate(NamedTuple):
   def mean(self) -> float:
     """Over its seeds."""
     return float(np.mean(list(self.values.values())))
+
+  @property
+  def deviation(self) -> float:
+    """Over its seeds; NaN for one."""
+    return float(np.std(list(self.values.values()), ddof=1)) if len(self.values) > 1 else math.nan
 
   @property
   def on_finished(self) -> str:
@@ -84,11 +91,11 @@ def waiting_times(study: Study) -> list[str]:
     groups.setdefault(label(kind.row, others), []).append(kind)
   for name, group in groups.items():
     if len(group) > 1:
-      candidates = _candidates(study, group, study.scoring.overall)
+      candidates = candidates_of(study, group, study.scoring.overall)
       texts = [_choice(study, candidates)] if candidates else []
       texts += [f"{_wait(kind.row)}: {kind.divergence}" for kind in group if kind.runs.empty]
       lines.append(f"- {name}: {'; '.join(texts)}.")
-  candidates = _candidates(study, kinds, study.scoring.overall)
+  candidates = candidates_of(study, kinds, study.scoring.overall)
   if len({each.row[WAITING] for each in candidates}) > 1:
     lines += [line for column in _BUDGETS for line in _budgets(study, candidates, others, column)]
   return lines
@@ -104,14 +111,14 @@ def growth(study: Study) -> list[str]:
     Markdown lines.
   """
   kinds = studies.kinds(study)
-  candidates = _candidates(study, kinds, study.scoring.score)
+  candidates = candidates_of(study, kinds, study.scoring.score)
   growing = {each.row[LEARNER] for each in candidates if each.grew}
   lost = [kind for kind in kinds if kind.runs.empty and kind.row[LEARNER] in growing]
   return [*(_growth(study, each, candidates) for each in candidates if each.grew),
           *(f"- {label(kind.row, study.factors)}: {kind.divergence}." for kind in lost)]
 
 
-def _candidates(study: Study, kinds: Iterable[Kind], score: str) -> list[Candidate]:
+def candidates_of(study: Study, kinds: Iterable[Kind], score: str) -> list[Candidate]:
   """The candidates of the kinds with a finished run."""
   return [Candidate(kind, dict(zip(kind.runs[SEED], kind.runs[score])),
                     {column: kind.runs[column].mean() for column in _BUDGETS},
@@ -126,7 +133,7 @@ def _growth(study: Study, grown: Candidate, every: list[Candidate]) -> str:
   timing = [field for field in ("stream.schedule", WAITING) if not _is_missing(grown.row.get(field))]
   within = [c for c in every if not c.grew and all(c.row.get(field) == grown.row[field] for field in timing)
             and all(c.costs[column] <= SLACK * grown.costs[column] for column in _BUDGETS)]
-  pairs, missing = _with_each(grown, within)
+  pairs, missing = with_each(grown, within)
   rivals = _best_of_each(LEARNER, [c for c, _ in pairs])
   # The confidence level is that of all pairs, because the rivals are chosen from all of them.
   pairs = [pair for pair in pairs if any(pair[0] is rival for rival in rivals)]
@@ -155,21 +162,21 @@ def _growth_verdict(grown: Candidate, pairs: list[Pair], missing: bool, similar:
   worse = [pair for pair in worse if not pair[0].kind.diverged] or worse  # prefer rivals without a diverged seed
   if worse:
     pair = max(worse, key=lambda pair: pair[1].mean - pair[1].margin)
-    return f"**the fixed learner is better{pair[0].on_finished}**", pair
+    return f"**{FIXED}{pair[0].on_finished}**", pair
   not_better = [pair for pair in pairs if not pair[1].is_lower]
   if missing or not_better:
     return _UNDECIDED, max(not_better or pairs, key=lambda pair: pair[1].mean)
-  verdict = f"growing is better{grown.on_finished}"
+  verdict = f"{GROWING}{grown.on_finished}"
   return f"**{verdict}**" if similar else f"{verdict}, but has a larger budget: {_UNDECIDED}", _closest(pairs)
 
 
 def _choice(study: Study, candidates: list[Candidate]) -> str:
   """The best of candidates that differ only in their waiting time, or a note that none is significantly better."""
-  best, *rest = _ranked(candidates)
+  best, *rest = ranked(candidates)
   text = ", ".join(f"{_wait(c.row)} {_value(study, c)}" for c in (best, *rest))
   if not rest:
     return text
-  pairs, missing = _with_each(best, rest)
+  pairs, missing = with_each(best, rest)
   not_compared = _not_compared(_wait(c.row) for c in missing)
   if not pairs:
     return f"{text}: {_UNDECIDED}{not_compared}"
@@ -192,10 +199,10 @@ def _budgets(study: Study, every: list[Candidate], others: list[str], column: st
     within = [c for c in every if c.costs[column] <= 10.0**power]
     if len(within) == len(before):
       continue  # the smaller budget allows the same kinds
-    before, best = within, _ranked(within)[0]
+    before, best = within, ranked(within)[0]
     rivals = _best_of_each(WAITING, [c for c in within if c.row[WAITING] != best.row[WAITING]])
     text = f"{_wait(best.row)}, {label(best.row, others)} ({_value(study, best)})"
-    pairs, missing = _with_each(best, rivals)
+    pairs, missing = with_each(best, rivals)
     if pairs:
       not_better = [pair for pair in pairs if not pair[1].is_lower]
       rival, difference = _closest(not_better or pairs)
@@ -205,20 +212,20 @@ def _budgets(study: Study, every: list[Candidate], others: list[str], column: st
       text += f"; {_UNDECIDED}"
     text += _not_compared(f"{_wait(c.row)}, {label(c.row, others)}" for c in missing)
     if not lines or not lines[-1].endswith(f": {text}."):  # a larger budget may have the same answer
-      lines.append(f"- within 1e{power} {_BUDGETS[column]}: {text}.")
+      lines.append(f"- within {brief_number(10.0**power)} {_BUDGETS[column]}: {text}.")
   return lines
 
 
 # ------------------------------------------------------------------------------------------------------ comparisons
 
-def _with_each(candidate: Candidate, others: Sequence[Candidate]) -> tuple[list[Pair], list[Candidate]]:
+def with_each(candidate: Candidate, others: Sequence[Candidate]) -> tuple[list[Pair], list[Candidate]]:
   """(a Pair for each of `others` that shares a seed with a candidate, those that share none)."""
   compared = [(other, statistics.compare(candidate.values, other.values, len(others))) for other in others]
   return ([(other, difference) for other, difference in compared if difference],
           [other for other, difference in compared if not difference])
 
 
-def _ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
+def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
   """Candidates, ordered by the number of others that have a lower mean on the shared seeds."""
   def loses(candidate: Candidate, other: Candidate) -> bool:
     """Whether `other` has the lower mean on shared seeds; also True if no seed is shared."""
@@ -233,7 +240,7 @@ def _best_of_each(field: str, candidates: Iterable[Candidate]) -> list[Candidate
   groups: dict[Any, list[Candidate]] = {}
   for candidate in candidates:
     groups.setdefault(candidate.row[field], []).append(candidate)
-  return [_ranked(group)[0] for group in groups.values()]
+  return [ranked(group)[0] for group in groups.values()]
 
 
 def _closest(pairs: list[Pair]) -> Pair:

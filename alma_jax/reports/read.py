@@ -66,19 +66,19 @@ class Scoring(NamedTuple):
 ERROR = Scoring(
     "error", "test error", "cer", "CER", "cer", "CER", "CER",
     columns={"cer": ("CER", ".3f"), "mean_error": ("mean error", ".4f"), "final_error": ("final error", ".4f")},
-    ablated={"cer": ("CER", ".3f"), COMP: ("Comp", ".3g"), "final_error": ("final error", ".4f")},
+    ablated={"cer": ("CER", ".3f"), COMP: ("Comp", "brief"), "final_error": ("final error", ".4f")},
     forms=(".3f", ".4f"))
 PERPLEXITY = Scoring(
     "perplexity", "test perplexity", "average_perplexity", "average perplexity", "final_perplexity",
     "final perplexity", "perplexity",
     columns={"average_perplexity": ("average", ".2f")},
-    ablated={"average_perplexity": ("average", ".2f"), COMP: ("Comp", ".3g"), "final_perplexity": ("final", ".2f")},
+    ablated={"average_perplexity": ("average", ".2f"), COMP: ("Comp", "brief"), "final_perplexity": ("final", ".2f")},
     forms=(".2f", ".2f"), averages=True, counts_experts=True, source="Figure 5")
 ACCURACY = Scoring(
     "error", "test error", "cumulative_error", "cumulative error", "cumulative_error", "cumulative error",
     "cumulative error",
     columns={"cumulative_error": ("E", ".3f")},
-    ablated={"cumulative_error": ("E", ".3f"), FLOPS: ("C", ".3g"), MEMORY: ("M", ".3g")}, forms=(".3f", ".4f"))
+    ablated={"cumulative_error": ("E", ".3f"), FLOPS: ("C", "brief"), MEMORY: ("M", "brief")}, forms=(".3f", ".4f"))
 _BY_SCORE = {each.score: each for each in (ERROR, PERPLEXITY, ACCURACY)}
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from alma_jax import config as configs
+from alma_jax.messages import brief_number
 from alma_jax.reports.read import DATA, LEARNER, REPLAY, SEED, Scoring, TaskRun
 
 # Short names of the fields that studies vary, in the order in which tables show them.
@@ -244,7 +245,7 @@ def size_cells(study: Study, kind: Kind) -> dict[str, str]:
   The text gives the smallest number of parameters of all seeds at the start, and the largest one at the end.
   """
   spans = {"experts": map(str, experts(kind.row))} if study.scoring.counts_experts else {}
-  spans["parameters"] = map(number, (kind.runs["first_params"].min(), kind.runs["last_params"].max()))
+  spans["parameters"] = map(brief_number, (kind.runs["first_params"].min(), kind.runs["last_params"].max()))
   return {head: " to ".join(dict.fromkeys(span)) for head, span in spans.items()}
 
 
@@ -260,12 +261,6 @@ def experts(row: Any) -> tuple[Experts, Experts]:
   first = fixed[0] if fixed else growing[0] if growing else None
   last = growing[0] * num_stages if growing and not fixed else first
   return Experts(each, first), Experts(each + added, last)
-
-
-def number(value: float) -> str:
-  """E.g. "16", "17.3k", "2.63M"."""
-  power = next((p for p in (9, 6, 3) if value >= 10**p), 0)
-  return f"{value / 10**power:.3g}" + {9: "B", 6: "M", 3: "k", 0: ""}[power]
 
 
 def _numbers(value: Any) -> list[int]:

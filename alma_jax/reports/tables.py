@@ -5,14 +5,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from alma_jax.messages import brief_number
 from alma_jax.reports import studies, trade_offs
 from alma_jax.reports.collect import BASELINE, TRANSFER
 from alma_jax.reports.read import COMP, DATA, FLOPS, LEARNER, MEM, MEMORY, SEED, WAITING, Columns, Values
 from alma_jax.reports.studies import Study, plain, short
 
 MEANS = "mean ± standard deviation over seeds"  # the meaning of ± in a table, for captions
-_COSTS = {MEM: ("Mem", ".3g"), COMP: ("Comp", ".3g"), "wall_seconds": ("seconds", "3")}
+_COSTS = {MEM: ("Mem", "brief"), COMP: ("Comp", "brief"), "wall_seconds": ("seconds", "3")}
 _MOST_CLASSES = 12  # of a table
+_SHORT = 8  # rows that a page shows at once
 _PREFIX = "further "  # of columns, so that a class may be called as a column of runs
 AVERAGE, ERROR = "average_accuracy", "cumulative_error"
 COST_FRONT, MEMORY_FRONT = "on_cost_front", "on_memory_front"  # columns of `task_points`
@@ -21,10 +23,10 @@ _TASKS = {  # {column: (head, format, what it is)}
     "forgetting": ("F", ".3f", "forgetting: mean change of the accuracy on a task from when it was learned to the end; "
                    "negative if accuracies fall, 0 if no stored network changes and no task returns"),
     ERROR: ("E", ".3f", "cumulative error: mean test error on each task when it was learned"),
-    FLOPS: ("C", ".3g", "cost: floating-point operations of all trainings, those of every candidate included, and of "
+    FLOPS: ("C", "brief", "cost: floating-point operations of all trainings, those of every candidate included, and of "
             "searching"),
     TRANSFER: ("T", ".3f", f"transfer: accuracy on the last task minus that of the `{BASELINE}` run of the same seed"),
-    MEMORY: ("M", ",.0f", "memory: parameters of everything that is stored at the end, with the statistics of batch "
+    MEMORY: ("M", "brief", "memory: parameters of everything that is stored at the end, with the statistics of batch "
              "normalisation"),
     "num_modules": ("modules", ".1f", "parts of networks that are stored at the end, each counted once"),
     "lca": ("LCA", ".3f", "area under the learning curve: mean test accuracy after 0, 1, ..., `log.lca` steps of the "
@@ -50,18 +52,29 @@ def all_of(study: Study) -> list[Table]:
   return [*(Table(f"{heading}: {MEANS}", table) for heading, table in tables.items() if table), *further(study)]
 
 
+def summary(runs: Table) -> Table | None:
+  """Of a long table of runs the best one of each learner; None of a short one."""
+  head, rule, *rows = runs.markdown.splitlines()
+  if len(rows) <= _SHORT:
+    return None
+  best: dict[str, str] = {}
+  for row in rows:
+    best.setdefault(row.split(" | ")[0], row)
+  return Table(f"The best of each learner: {MEANS}", "\n".join([head, rule, *best.values()]))
+
+
 def overview(study: Study) -> str:
   """A row per kind of run, the best first. For language models this is the paper's Table 2.
 
   Mem is the sum of the parameters over the stream. Comp is the number of multiply-adds of the forward passes in
   training. Kinds without a finished run come last.
   """
-  score, columns = study.scoring.score, study.scoring.columns | _COSTS
+  columns = study.scoring.columns | _COSTS
   if study.scoring.averages:
     study, updates = _with_updates(study)
     columns = updates | columns
   rows = []
-  for kind in sorted(studies.kinds(study), key=lambda kind: (kind.runs.empty, kind.runs[score].mean())):
+  for kind in sorted(studies.kinds(study), key=lambda kind: (kind.runs.empty, kind.runs[study.scoring.overall].mean())):
     cells = names(kind.row, study.factors)
     sizes = studies.size_cells(study, kind) if len(kind.runs) else {}
     rows.append(cells | sizes | {"seeds": seeds(kind.runs[SEED].nunique(), kind.diverged)}
@@ -159,7 +172,7 @@ def prices(study: Study) -> str | None:
     return None
   best = table.dropna(subset=["price_low"]).sort_values("price_low")
   columns, rows = {study.scoring.overall: (study.scoring.overall_name, study.scoring.forms[0]),
-                   COMP: ("Comp", ".3g")}, []
+                   COMP: ("Comp", "brief")}, []
   for _, row in best.iterrows():
     limits = {f"price {name}": "∞" if math.isinf(row[column]) else f"{row[column]:.3g}"
               for name, column in (("from", "price_low"), ("to", "price_high"))}
@@ -242,9 +255,16 @@ def means_of(row: Any, columns: Columns) -> dict[str, str]:
 
 
 def mean(value: float, deviation: float, form: str) -> str:
-  """E.g. "3.11 ± 0.07"; for one seed only the mean. A `form` of one digit: so many digits, of a number that varies."""
+  """E.g. "3.11 ± 0.07"; only the mean for one seed, and for values that are equal in the digits shown.
+
+  Args:
+    value, deviation: over seeds; NaN for none.
+    form: a format; "brief": of counts, as "2.2 G ± 31 M"; one digit: so many digits, of a number that varies.
+  """
   if pd.isna(value):
     return "-"
   if form.isdigit():
     form = f".{max(0, int(form) - 1 - math.floor(math.log10(value))) if value > 0 else 0}f"
-  return f"{value:{form}}" if pd.isna(deviation) else f"{value:{form}} ± {deviation:{form}}"
+  shown, spread = ("" if pd.isna(number) else brief_number(round(number)) if form == "brief" else f"{number:{form}}"
+                   for number in (value, deviation))
+  return f"{shown} ± {spread}" if spread.strip("0.") else shown

@@ -15,6 +15,9 @@ from alma_jax.reports.read import FLOPS, LEARNER, MEMORY, SEED, TaskRun
 from alma_jax.reports.studies import Study
 from alma_jax.store.record import Graph
 
+TITLES = {"task-pareto": "What compute and memory buy", "task-memory": "What is stored",
+          "task-origins": "Who started from whom", "task-modules": "Which modules tasks share",
+          "task-matrix": "What is remembered"}
 MOST = 9  # kinds of runs with a panel of their own
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7A3E9D", "#8C6D00", "#A6761D",
             "#1B9E77", "#C8102E", "#34518C")  # of families and of modules

@@ -102,14 +102,13 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
   protocol, c, lines = setting.protocol, setting.config, now.lines
   folder.write(protocol.reports(setting.learner, now.learner.spec, lines))  # they may have been changed since
   summary = protocol.summary(lines, now.initial_params)
-  summary |= {} if protocol.chance is None else {"chance": protocol.chance}
   summary |= dict(wall_seconds=now.wall_seconds, compile_seconds=now.compile_seconds,
                   device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
                   config_sha256=configs.digest(c))
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
   told = protocol.told(c, summary, lines)
-  curve = plots.Curve(f"{name} · {c.label}", f"{told.name} {told.value}", lines, protocol.measure, protocol.chance,
-                      protocol.labels)
+  curve = plots.Curve(f"{name} · {c.label}", f"{told.name} {told.value}", lines, protocol.measure,
+                      summary.get("chance"), protocol.labels)
   folder.write({"curve.png": plots.curve(curve), "summary.json": run_files.json_bytes(summary)})
 
 

@@ -18,7 +18,7 @@ from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, sharding
-from alma_jax.predictors import folder
+from alma_jax.predictors import description, folder
 from alma_jax.problems.contract import Interface
 from alma_jax.protocols.contract import Shown
 from alma_jax.runs import results, settings
@@ -79,7 +79,7 @@ class Exporter:
                                         config.learner.combine == "vote")
     facts = interface.facts
     self._compile(state, structure, weights, interface)
-    facts |= dict(format=folder.FORMAT, learner=config.learner.name,
+    facts |= dict(format=description.FORMAT, learner=config.learner.name,
                   description=self._learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__,
                   **self._provenance(shown))
     files = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
@@ -157,8 +157,8 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
     raise BadInput(f"a predictor is not written to an address such as {str(run)!r}; give --out, a folder.")
   run = run if isinstance(run, results.Run) else results.load_run(run)
   files = files_of(run, stage, task)
-  exported = json.loads(files[folder.FACTS]).get("task")
-  place = given or (folder.of_task(run.path / "export", exported["number"] - 1) if exported else run.path / "export")
+  task_of = description.parse(files[folder.FACTS]).task
+  place = given or (folder.of_task(run.path / "export", task_of.number - 1) if task_of else run.path / "export")
   try:
     place.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():

@@ -28,7 +28,7 @@ from alma_jax.store import checkpoint, metrics, run_files
 from alma_jax.store.metrics import Entry
 from alma_jax.store.run_files import DIVERGED, METRICS, STOPPED, TRAIN
 from alma_jax.store.run_folder import RunFolder
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 
 # Progress and signals are handled between dispatches: seconds of a dispatch, and training steps of the first one.
 _TARGET_SECONDS, _FIRST_ROWS = 0.25, 1
@@ -309,7 +309,7 @@ class Session:
         entry["step"] = step
       train = fit.spec.train
       factor, = train.factors(fit.data.stage, [step - 1], plan.steps) or [1.0]
-      rate = float(train.rate(step - 1)) * float(np.float32(factor))
+      rate = float(optimizers.rate(train, step - 1)) * float(np.float32(factor))
       entry |= dict(joint, lr=rate, seconds=time.monotonic() - began)
       if len(members[f"val_{problem.metric}"]) > 1:
         finite = lambda values: [float(value) if np.isfinite(value) else None for value in values]

@@ -85,7 +85,7 @@ def equalize(place: Remote, whole: bool = True, is_reader: bool = False) -> set[
       (folder / AHEAD).unlink(missing_ok=True)
       _tidy(folder, manifest, is_reader)
     differ = [name for name, file in manifest.files.items() if whole or name.split("/")[0] not in _LARGE
-              if not _is(folder / name, file) and (not is_ahead or _is_needed(folder, name))]
+              if not holds(folder / name, file) and (not is_ahead or _is_needed(folder, name))]
     if differ and is_own and not is_ahead and whole:
       warnings.warn(f"{folder} lacks files of {place.address}, or has others ({len(differ)} of {len(manifest.files)}), "
                     "which are fetched again", stacklevel=2)
@@ -155,7 +155,7 @@ def _fetch(path: str | os.PathLike[str], whole: bool) -> list[pathlib.Path]:
     if place.manifest() is not None:
       return [_update(place, whole)]
     suffix = f"/{MANIFEST}"
-    below = [] if whole else [name.removesuffix(suffix) for name in place.names() if name.endswith(suffix)]
+    below = [] if whole else [name.removesuffix(suffix) for name in place.sizes() if name.endswith(suffix)]
     if not below:
       raise BadInput(f"there is no run at {place.address}; check the name of the bucket, and the path.")
     return [_update(Remote(f"{place.address}/{name}", READ_PATIENCE), whole) for name in below]
@@ -178,7 +178,8 @@ def _update(place: Remote, whole: bool) -> pathlib.Path:
   return place.folder
 
 
-def _is(path: pathlib.Path, file: File) -> bool:
+def holds(path: pathlib.Path, file: File) -> bool:
+  """Whether a local file has the contents of a file of a manifest."""
   return path.is_file() and path.stat().st_size == file.size and remote.digest(path) == file.sha256
 
 

@@ -70,9 +70,10 @@ class Mirror:
     shutil.rmtree(self._staging, ignore_errors=True)
     self._owner = local_copy.own_id(self.folder)
     self._damaged: set[str] = set()
-    names = place.names()
-    self._there = _belonging(names)  # objects in the store, also those that a killed process has left
-    self._base = self._begin(names, overwrite)  # the manifest in the store
+    self._sizes = place.sizes()
+    self._there = _belonging(self._sizes)  # objects in the store, also those that a killed process has left
+    self._base = self._begin(overwrite)  # the manifest in the store
+    self._damaged |= {name for name, object_ in self._base.objects.items() if self._is_cut(object_, name)}
     self._is_equal = bool(self._base.files) and not overwrite and not (self.folder / local_copy.AHEAD).exists()
     self._overwrites = overwrite  # until the first manifest; if it is killed before that, the old run remains
     self._named: dict[str, File] = {}  # what the store holds by its name, as far as this session knows
@@ -105,12 +106,14 @@ class Mirror:
   def finish(self) -> None:
     """Takes the folder as it is now, and waits until the store holds it.
 
-    Nothing is uploaded if `take` was never called and the folder was made equal to the store.
+    If `take` was never called and the folder was made equal to the store, only what is damaged there is uploaded.
 
     Raises:
       Unsaved: it could not be uploaded.
     """
     if self._is_equal:
+      with _explained(self._place):
+        self._repair()
       return
     self.take()
     self.wait()
@@ -141,7 +144,7 @@ class Mirror:
 
   # ------------------------------------------------------------------ the beginning
 
-  def _begin(self, names: list[str], overwrite: bool) -> Manifest:
+  def _begin(self, overwrite: bool) -> Manifest:
     """Makes the local folder equal to the store, unless it goes on from it; returns the manifest of the store."""
     place = self._place
     if overwrite:
@@ -153,7 +156,7 @@ class Mirror:
         raise
       return self._made({})
     if stored is None:
-      theirs = sorted({name.split("/")[0] for name in names} & set(run_files.WRITTEN))
+      theirs = sorted({name.split("/")[0] for name in self._sizes} & set(run_files.WRITTEN))
       if theirs:
         raise BadInput(f"{self.address} holds {', '.join(theirs)}, but not from a run of alma_jax; choose another "
                        "--workdir.")
@@ -192,13 +195,33 @@ class Mirror:
       self._commit(now)
       self._base, self._damaged, self._overwrites = now, set(), False
       (self.folder / local_copy.AHEAD).touch()
-    named = [name for name in _named(now) if self._named.get(name) != now.files[name]]
-    for are_last in (False, True):
-      self._place.upload({name: paths[name] for name in named if name.endswith(_LATEST) == are_last})
+    self._put({name: paths[name] for name in _named(now) if self._named.get(name) != now.files[name]})
     self._named = {name: now.files[name] for name in _named(now)}
     needed = {*now.objects.values(), *_named(now)}
     self._place.delete(self._there - needed)
     self._there = needed
+
+  def _repair(self) -> None:
+    """Uploads objects that are damaged or missing in the store again, if the folder has what they held."""
+    files = self._base.files
+    objects = {object_: name for name, object_ in self._base.objects.items() if name in self._damaged}
+    objects |= {name: name for name in _named(self._base) if self._is_cut(name, name)}
+    sound = {object_: self.folder / name for object_, name in objects.items()
+             if local_copy.holds(self.folder / name, files[name])}
+    if sound:
+      self._lease.check()
+      self._put(sound)
+      messages.say(f"{len(sound)} of {len(objects)} damaged or missing objects of {self.address} were uploaded again "
+                   f"from {self.folder}")
+
+  def _is_cut(self, object_: str, name: str) -> bool:
+    """Whether the store lacks an object, or it has another size than the file `name`. Its contents are not read."""
+    return self._sizes.get(object_, -1) not in (None, self._base.files[name].size)
+
+  def _put(self, paths: Mapping[str, pathlib.Path]) -> None:
+    """Uploads objects from files; those that name others come last."""
+    for are_last in (False, True):
+      self._place.upload({name: path for name, path in paths.items() if name.endswith(_LATEST) == are_last})
 
   def _commit(self, manifest: Manifest) -> None:
     self._lease.check()

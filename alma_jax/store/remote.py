@@ -174,10 +174,10 @@ class Remote:
 
     _each(lambda name: self._try(lambda: delete(name), missing=None), names)
 
-  def names(self) -> list[str]:
-    """The names of all objects."""
-    paths = self._try(lambda: self._fs.find(self._root), missing=[])
-    return sorted(path[len(self._root):].lstrip("/") for path in paths)
+  def sizes(self) -> dict[str, int | None]:
+    """{name: bytes} of all objects; None: the store does not say how large they are."""
+    found = self._try(lambda: self._fs.find(self._root, detail=True), missing={})
+    return {path[len(self._root):].lstrip("/"): found[path].get("size") for path in sorted(found)}
 
   def manifest(self) -> Manifest | None:
     """The current manifest, or None if there is none.

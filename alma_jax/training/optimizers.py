@@ -1,20 +1,80 @@
-"""Optimisers of the paper as optax transformations (docs/algorithms.md §0); the section `train` of a config uses them.
+"""The optimisers that the section `train` of a config can name, as optax transformations (docs/algorithms.md §0, §5).
 
-Their state is fresh at every stage, unless a learner keeps it.
+  adadelta   images, tasks: as the paper uses it for MNIST; the default for images
+  adam       images, tasks: the default for tasks
+  adamw      images, tasks: Adam with decoupled weight decay
+  muon       images, tasks: matrices and convolutions by their orthogonalised momentum, the rest by Adam
+  adam       text: with the moments of the Switch Transformer; no field chooses it yet
+  sgd        images, tasks: with momentum, Nesterov's too
+
+To add one, write a class whose `transform` returns the transformation, and register it for its problems. `of` adds what
+all have in common. Their state is fresh at every stage, unless a learner keeps it.
 """
 import dataclasses
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from optax import contrib
 
 from alma_jax.config.fields import field
-from alma_jax.config.registry import register
+from alma_jax.config.registry import OPTIMIZERS, TEXT, Registry, register
 from alma_jax.config.sections import Optimizer
 from alma_jax.errors import BadInput
+from alma_jax.models import cost
+from alma_jax.models.network import Network
+from alma_jax.types import Shape
 
 RHO, EPSILON = 0.9, 1e-6  # of Adadelta
+
+
+def of(train: Any) -> optax.GradientTransformation:
+  """The optimiser of a section `train`, apart from the `factors` of its updates.
+
+  The L2 penalty is coupled: it is added to the gradient of every parameter, of batch norm and biases, too, before
+  momentum. An optimiser whose `decoupled` is true shrinks the parameters by rate x penalty instead.
+  """
+  rate = _schedule(train)
+  core = train.optimizer.transform(rate)
+  if not train.weight_decay:
+    return core
+  if train.optimizer.decoupled:
+    return optax.chain(core, optax.add_decayed_weights(-rate * train.weight_decay))
+  return optax.chain(optax.add_decayed_weights(train.weight_decay), core)
+
+
+def rate(train: Any, step: int) -> Any:
+  """The learning rate of the optimiser of a section `train` in a step of a stage, from 0."""
+  made = _schedule(train)
+  return made(step) if callable(made) else made
+
+
+def flops(train: Any, network: Network, shape: Shape) -> int:
+  """Floating-point operations of training on one example of `shape` (1, ...): both passes, and its part of an update.
+
+  An update counts its matrix products, 2 operations per multiply-add; only `muon` has any. 0 while costs are predicted.
+  """
+  passes = cost.training_flops(network, shape)
+  return passes + _update_flops(train, network, shape) // train.batch_size if passes else 0
+
+
+@functools.lru_cache(maxsize=64)
+def _update_flops(train: Any, network: Network, shape: Shape) -> int:
+  optimizer, params = of(train), cost.abstract_variables(network, shape).params
+  return 2 * cost.count(lambda params: optimizer.update(params, optimizer.init(params), params), params)
+
+
+def _schedule(train: Any) -> float | optax.Schedule:
+  """A number, or the rate of each step: linear up to its peak, constant, then linear down to 0 after the last step."""
+  if not train.falling:
+    return float(train.learning_rate)
+  (peak,), warm = train.learning_rate, train.warmup_steps
+  up = optax.linear_schedule(peak / (warm + 1), peak, warm)  # the rate of step 0 is not 0
+  down = optax.linear_schedule(peak, 0.0, train.falling, train.plan(0).steps - warm - train.falling)
+  return optax.join_schedules([up, down], [warm])
 
 
 @register
@@ -51,8 +111,60 @@ class Adam(Optimizer):
   """Adam."""
   name: str = "adam"
 
+  moments: ClassVar[tuple[float, float, float]] = 0.9, 0.999, 1e-8  # β1, β2 and ε
+
   def transform(self, rate: Any) -> optax.GradientTransformation:
-    return optax.adam(rate)
+    return optax.adam(rate, *self.moments)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class AdamW(Adam):
+  """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+  name: str = "adamw"
+
+  decoupled: ClassVar[bool] = True
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Muon(Optimizer):
+  """Muon for matrices and convolutions, Adam with Nesterov momentum for the rest (Jordan et al., 2024)."""
+  name: str = "muon"
+  momentum: float = field(0.9, "Nesterov momentum", at_least=0, below=1)
+  adam_rate: float = field(
+      0.1, "learning rate of what is no matrix and of the last layer, which Adam trains, as a share of "
+      "`train.learning_rate`", above=0)
+
+  decoupled: ClassVar[bool] = True
+
+  def transform(self, rate: Any) -> optax.GradientTransformation:
+    return contrib.muon(rate, beta=self.momentum, adam_learning_rate=self.adam_rate * rate,
+                        muon_weight_dimension_numbers=_matrices)
+
+
+def _matrices(params: Any) -> Any:
+  """What Muon takes for a matrix, a pytree of dimension numbers; None: Adam trains this parameter.
+
+  Kernels of dense layers are [..., outputs, inputs], those of convolutions [..., H, W, inputs, outputs]; each expert
+  and each network of a mixture has matrices of its own. Adam trains gates and the last layer.
+  """
+  def matrix(path: Any, leaf: Any) -> contrib.MuonDimensionNumbers | None:
+    names = [each.key for each in path]
+    if not names[-1].endswith("kernel") or names[-1].startswith("gate") or "output" in names:
+      return None
+    return contrib.MuonDimensionNumbers(*((-1, -2) if leaf.ndim < 4 else ((-4, -3, -2), -1)))
+
+  return jax.tree_util.tree_map_with_path(matrix, params)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class TextAdam(Adam):
+  """Adam, as language models use it."""
+  registries: ClassVar[Mapping[str, Registry]] = {TEXT: OPTIMIZERS[TEXT]}
+  problems: ClassVar[tuple[str, ...]] = (TEXT,)
+  moments: ClassVar[tuple[float, float, float]] = 0.9, 0.98, 1e-8
 
 
 class AdadeltaState(NamedTuple):

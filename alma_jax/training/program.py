@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from alma_jax.parallel import members, sharding
 from alma_jax.parallel.sharding import DATA, MEMBER
+from alma_jax.training import optimizers
 from alma_jax.training.stage import FitSpec
 from alma_jax.training.state import (
   STATE_SPEC,
@@ -42,7 +43,7 @@ from alma_jax.types import Array, Tree, Variables
 @functools.partial(jax.jit, static_argnames="spec")
 def initial_state(spec: FitSpec, variables: Variables, opt: Tree = None) -> LoopState:
   """LoopState of a stage that starts from `variables` [M, ...]; `opt` [M, ...], or None for a fresh optimiser state."""
-  optimizer = spec.train.transform()
+  optimizer = optimizers.of(spec.train)
 
   def local(variables: Variables, opt: Tree) -> LoopState:
     sums = _zeros(spec, jax.tree.leaves(variables)[0].shape[0])
@@ -264,7 +265,7 @@ def _train_step(spec: FitSpec, member: Stepped, mine: Own, batch: Tree, batches:
   grads, sums = sharding.psum((grads, sums), DATA)
   if mine.decay is not None:
     grads = jax.tree.map(lambda grad, old: grad + mine.decay * old, grads, member.now.params)
-  updates, opt = spec.train.transform().update(grads, member.opt, member.now.params)
+  updates, opt = optimizers.of(spec.train).update(grads, member.opt, member.now.params)
   if batches.scale is not None:
     scale = batches.scale[r]
     updates = jax.tree.map(lambda update: scale * update, updates)

@@ -4,9 +4,9 @@
     alma report runs/growth --out report
 
 `gens` adds a network and `gmoe` an expert at each stage; `sm` and `ens` never change. The 24 runs take about two
-minutes on two idle CPU cores. In the report, each verdict compares `gens` or `gmoe` with the fixed learners that need no
-more compute and memory. "Undecided" means that the interval after ± reaches across 0, which more seeds make narrower, or
-that no fixed learner is nearly as large.
+minutes on two idle CPU cores. In the report, each verdict compares `gens` or `gmoe` with the fixed learners that need
+no more compute and memory. "Undecided" means that the interval after ± reaches across 0, which more seeds make
+narrower, or that no fixed learner is nearly as large.
 """
 from alma_jax.sweeps import Sweep, axis, product
 

@@ -7,7 +7,7 @@ import pathlib
 import sys
 import types
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import damage
@@ -28,11 +28,11 @@ from alma_jax.data import (
   tokens,
 )
 from alma_jax.errors import BadInput
-from alma_jax.predictors import inputs, texts
+from alma_jax.predictors import description, inputs, texts
 
-FORMS = (dict(example_shape=[6, 6, 1], dtype="uint8", image_size=0, classes=2, class_names=["cat", "dog"]),
-         dict(example_shape=[4], dtype="float32", image_size=0, classes=3, class_names=None),
-         dict(example_shape=[8, 8, 3], dtype="float32", image_size=8, classes=3, class_names=None))
+FORMS = tuple(description.of(dict(example_shape=shape, dtype=dtype, image_size=size, classes=num, class_names=names,
+                                  sha256={})) for shape, dtype, size, num, names in (
+    ([6, 6, 1], "uint8", 0, 2, ["cat", "dog"]), ([4], "float32", 0, 3, None), ([8, 8, 3], "float32", 8, 3, None)))
 
 
 class Target(NamedTuple):
@@ -62,9 +62,9 @@ def each(*readers: Callable[[], Any]) -> None:
     raise refused
 
 
-def given(path: pathlib.Path, facts: Mapping[str, Any], labelled: bool) -> None:
+def given(path: pathlib.Path, known: Any, labelled: bool) -> None:
   """Reads a file as `alma evaluate` or, without labels, `alma predict` does."""
-  reader = examples.Reader(inputs.form_of(facts), labelled, "test", classes=inputs.classes_of(facts))
+  reader = examples.Reader(known.form, labelled, "test", classes=known.classes)
   for _ in inputs.read([str(path)], reader, 5):
     pass
 
@@ -94,7 +94,7 @@ def npz(folder: pathlib.Path) -> Target:
   def use(data: bytes) -> None:
     path.write_bytes(data)
     each(lambda: datasets.load(f"npz:{path}"), lambda: entry_of(path),
-         *(functools.partial(given, path, facts, labelled) for facts in FORMS[:2] for labelled in (False, True)))
+         *(functools.partial(given, path, known, labelled) for known in FORMS[:2] for labelled in (False, True)))
 
   return Target(st.one_of(st.sampled_from(seeds).flatmap(lambda seed: damage.damaged(seed, tuple(seeds))),
                           fuzz_files.archives(list(plain))), use, fuzz_files.npz_bombs)
@@ -142,7 +142,7 @@ def parquet(folder: pathlib.Path) -> Target:
   def use(data: bytes) -> None:
     path.write_bytes(data)
     each(lambda: entry_of(path), lambda: entry_of(path, 6),
-         *(functools.partial(given, path, facts, labelled) for facts in FORMS for labelled in (False, True)))
+         *(functools.partial(given, path, known, labelled) for known in FORMS for labelled in (False, True)))
 
   examples = st.sampled_from(seeds).flatmap(lambda seed: damage.damaged(seed, seeds))
   return Target(st.one_of(examples, fuzz_files.tables()), use, fuzz_files.parquet_bombs)

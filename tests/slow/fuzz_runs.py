@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import alma_jax
-from alma_jax import board, compare, export, report, status, sweeps
+from alma_jax import compare, export, report, status, sweeps
 from alma_jax import config as configs
 from alma_jax.data import examples
 from alma_jax.errors import BadInput
+from alma_jax.monitor import board
 from alma_jax.predictors import answers, inputs, service
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors.predictor import load
@@ -210,7 +211,7 @@ def predictor(folder: pathlib.Path) -> Target:
   predictors._PAUSE = 0.0  # nobody replaces them here
   before = load(predictors.read(run / "predictor"))
   arrays = folder / "a.npz"
-  np.savez(arrays, x=np.zeros((2, *before.shape), before.dtype))
+  np.savez(arrays, x=np.zeros((2, *before.known.shape), before.known.dtype))
 
   def use(example: tuple[str, str, bytes]) -> None:
     kind, name, data = example
@@ -219,9 +220,9 @@ def predictor(folder: pathlib.Path) -> Target:
       (place / each_name).parent.mkdir(parents=True, exist_ok=True)
       (place / each_name).write_bytes(data if each_name == name else content)
     found = load(predictors.read(place), before)
-    reader = examples.Reader(inputs.form_of(found.facts), labelled=False)
+    reader = examples.Reader(found.known.form, labelled=False)
     for batch in inputs.read([str(arrays)], reader, 2):
-      answers.rows(batch.source, batch.row, *found(batch.x, 2), inputs.classes_of(found.facts).names)
+      answers.rows(batch.source, batch.row, *found.program(batch.x, 2), found.known.classes.names)
 
   def of_file(kind: str, name: str) -> st.SearchStrategy[Any]:
     data = whole[kind][name]

@@ -2,6 +2,8 @@
 import fuzz
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MOST = {"npz": 60, "images": 40, "parquet": 20, "text": 60, "live": 30, "tasks": 60, "config": 100, "sweep": 200,
         "runs": 8, "pages": 8, "resume": 8, "predictor": 16, "requests": 30}
 

@@ -22,6 +22,8 @@ from runs import ROOT, alma, arrays_of_stages, blobs, launch, lines
 
 import alma_jax
 
+pytestmark = pytest.mark.slow
+
 IMAGES = ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff", "hmoe", "anytime")
 TEXTS = ("sm", "ens", "gens", "gmoe", "btm", "anytime")
 TASKS = ("independent", "finetune", "new_head", "replay", "oracle", "select", "mntdp")

@@ -5,6 +5,7 @@ import shutil
 import signal
 
 import numpy as np
+import pytest
 from runs import ROOT, alma, assert_same_run, lines, small_config
 from test_apart import SMALL, weights
 from test_sweep import stand_in  # noqa: F401
@@ -15,6 +16,8 @@ from alma_jax.learners import gate
 from alma_jax.runs import mixture, settings
 from alma_jax.store import run_files
 from alma_jax.sweeps import jobs, pool, states, worker
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_mixture_from_the_command_line(tmp_path, in_process):

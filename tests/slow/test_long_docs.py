@@ -5,6 +5,8 @@ import pytest
 from runs import ROOT, alma, lines
 from test_docs import SMALL, _registries, build_site, code_of, run_code  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 SMALL_TEXT = [
     "--config.stream.num_megabatches=2", "--config.train.steps=3", "--config.train.warmup_steps=1",
     "--config.dataset.vocab_size=300", "--config.dataset.sequence_length=16", "--config.model.width=16",

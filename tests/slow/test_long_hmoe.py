@@ -4,6 +4,8 @@ import pytest
 from stages import Stages, contribution, setting_of, train_stage
 from test_hmoe import mixture_of, nearest_of, rounds
 
+pytestmark = pytest.mark.slow
+
 
 def test_experts_of_several_widths():
   setting = mixture_of(learner__expert_widths=(4, 6), learner__split_every=1, learner__min_shard=5)

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from runs import ROOT, TOY, command, interrupted, launch, lines, one_step_a_dispatch, text_config
 from stages import Stages, arrays_equal, assert_close, begin, train_stage
-from test_language import log_probs_of, pytestmark, setting_of  # noqa: F401
+from test_language import log_probs_of, setting_of
 
 import alma_jax
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
 from alma_jax.runs import sampling
 from alma_jax.training import loop
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the vocabulary has")]
 
 
 @pytest.mark.parametrize("learner", ["gmoe", "sm", "ens", "gens"])

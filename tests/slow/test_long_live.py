@@ -17,6 +17,8 @@ from alma_jax.protocols import drift
 from alma_jax.runs import exporting, settings
 from alma_jax.store import metrics
 
+pytestmark = pytest.mark.slow
+
 
 def test_changes_after_use_and_copies_are_reported(tmp_path, arrays):
   folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)

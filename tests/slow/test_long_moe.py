@@ -18,6 +18,8 @@ from alma_jax.runs import settings
 from alma_jax.training import loop, program
 from alma_jax.types import Variables
 
+pytestmark = pytest.mark.slow
+
 
 def test_capacity_changes_nothing():
   """The same experts with room for 3, 4 and 8: unused experts and gates change nothing."""

@@ -9,6 +9,8 @@ import pytest
 from runs import ROOT
 from test_peers import free_port
 
+pytestmark = pytest.mark.slow
+
 
 def start_two(tmp_path, *flags, of_second=(), script=("-m", "alma_jax.main"), env=None):
   command = [sys.executable, *script, f"--config={ROOT}/configs/digits.py:ens",

@@ -14,6 +14,8 @@ from runs import ROOT, assert_same_run, launch
 import alma_jax
 from alma_jax.store import remote
 
+pytestmark = pytest.mark.slow
+
 # A run that kills itself in the middle of its n-th call of the store, and has little patience.
 SESSION = """
 import os, signal, sys, threading

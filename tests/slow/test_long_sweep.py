@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 
+import pytest
 from runs import ROOT, lines
 from test_sweep import SMALL, finished, small_sweep, stand_in, sweep, sweep_file  # noqa: F401
 
 import alma_jax
 from alma_jax.sweeps import axis, dry_run, jobs, pool, product, states
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_sweep_from_the_command_line(tmp_path):

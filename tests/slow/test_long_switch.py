@@ -4,6 +4,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from test_switch import (
   ALL2,
   ALL4,
@@ -20,6 +21,8 @@ from test_switch import (
   make_windows,
   traced_loss_and_grad,
 )
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_batch_of_groups_equals_its_parts():

@@ -20,6 +20,8 @@ from alma_jax.learners import ens, stacked
 from alma_jax.problems import classification
 from alma_jax.runs import sampling, settings, snapshot
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS, PRIOR = (0.01, 0.19, 0.8), (0.5, 0.3, 0.2)
 
 

@@ -6,6 +6,8 @@ import sys
 import pytest
 from runs import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(900)
 def test_a_short_torture():

@@ -17,6 +17,8 @@ from made_studies import (  # noqa: F401
 )
 from runs import ROOT
 
+pytestmark = pytest.mark.slow
+
 FIXED = [f"At equal {budget} a fixed network beats a growing one" for budget in (
     "compute", "memory", "compute and memory")]
 FIXED_TOO = ["At equal compute a fixed network beats a growing one, each at its best waiting time",

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from made_studies import _path  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 
 def cell(*effects):
   import evidence

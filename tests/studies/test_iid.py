@@ -6,6 +6,8 @@ import sys
 import pytest
 from runs import ROOT, lines
 
+pytestmark = pytest.mark.slow
+
 FIELDS = {"stream.num_megabatches": 3, "train.epochs": 1, "model.width": 4, "log.tensorboard": False, "devices": 1}
 
 

@@ -3,6 +3,8 @@ import pandas as pd
 import pytest
 from made_studies import TRUE, _path, image_runs, keep, text_runs, verdicts  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_study_that_is_kept(tmp_path):
   import claims

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from made_studies import SEEDS, _path, judged, keep, text_runs, with_field  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 
 def test_all_data_at_once_is_compared_for_learners_that_do_not_grow(tmp_path):
   import claims

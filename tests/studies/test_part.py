@@ -5,6 +5,8 @@ import sys
 import pytest
 from runs import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def part(folder, **changes):
   """The finished process of the script."""

@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 from runs import ROOT
 
+pytestmark = pytest.mark.slow
+
 # What draws the pictures of a folder, or of a page: commands, and the page with the command of the README's picture.
 TUTORIAL, DRAWINGS = "images/tutorial/", ("front.svg", "timeline.svg", "learners.svg", "resumed.svg", "devices.svg")
 DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|" \

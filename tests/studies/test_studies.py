@@ -5,6 +5,8 @@ import pytest
 from made_studies import TRUE, _path, image_runs, keep  # noqa: F401
 from runs import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("study", ["mnist", "mnist_replay", "mnist_authors", "cifar", "text"])
 def test_the_tables_of_studies_are_those_of_the_committed_runs(study):

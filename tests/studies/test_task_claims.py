@@ -8,6 +8,8 @@ from made_studies import _path  # noqa: F401
 from runs import ROOT
 from test_task_report import write_task_run
 
+pytestmark = pytest.mark.slow
+
 STREAMS = {"s_minus": 6, "s_in": 6, "s_pl": 5, "s_plus": 6, "s_out": 6, "nevis_mini": 24, "s_long": 100}
 # {learner: (gain on the last task, error, cost)}.
 TRUE = {"independent": (0.0, 0.3, 1.0), "select": (0.1, 0.25, 1.1), "mntdp": (0.08, 0.26, 3.0),
