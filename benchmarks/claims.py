@@ -3,8 +3,8 @@
     python benchmarks/claims.py docs/results
 
 The argument is the folder of the studies; STUDY/runs.csv holds the runs of each, and STUDY/stream.csv.gz their errors
-over the stream. The page is README.md in this folder, and comparisons.csv beside it has all comparisons. The runs of a
-report join those of a study, and replace those of the same kind and seed, with
+over the stream. The page is README.md in this folder; verdicts.csv and comparisons.csv have what it rests on. The runs
+of a report join those of a study, and replace those of the same kind and seed, with
 
     python benchmarks/claims.py docs/results --keep report --study mnist
 
@@ -28,11 +28,13 @@ from study_runs import COSTS, FACTORS, FIXED, GROWING, LEARNER, Runs, name_of
 from alma_jax import commands
 from alma_jax.errors import BadInput
 from alma_jax.reports import collect, statistics, studies
+from alma_jax.reports.findings import NEAR, SLACK
 from alma_jax.reports.read import DATA
 from alma_jax.sweeps import jobs
 
 _ALL = [*CLAIMS, *QUESTIONS]
-PAGE, RUNS, STREAM, COMPARISONS = "README.md", "runs.csv", "stream.csv.gz", "comparisons.csv"
+PAGE, RUNS, STREAM = "README.md", "runs.csv", "stream.csv.gz"
+VERDICTS, COMPARISONS = "verdicts.csv", "comparisons.csv"
 
 
 _HEAD = """# What we found
@@ -44,12 +46,12 @@ The paper makes claims, and we ran the experiments again: {num} runs. The short 
 {matrix}
 
 - **agrees**, **disagrees**: the mean is significantly for the claim, or against it, and no comparison says otherwise.
-- **depends**: significant both ways. [The comparisons](#the-comparisons) say where.
-- **in part**: the claim is about costs, which are counted; it is true for some of the comparisons.
+- **depends**: significant both ways; the number says where.
+- **in part**: the claim is about costs, which are counted, and only some of the comparisons support it.
 - **cannot tell**: fewer than three seeds, or they differ too much.
-- An empty cell was not measured.
+- An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
 
-Each study has a page with its figures and commands:
+Each study has a page with its figures and tables. Its command runs the study, or continues it:
 
 {studies}
 
@@ -59,35 +61,33 @@ mixtures](tasks/experts/README.md), [flat mixtures and paths](tasks/composition/
 
 ## The claims
 
-This page is written by `python benchmarks/claims.py docs/results` from the runs of the studies, `STUDY/runs.csv`.
-Figures, tables, sections and appendices are numbered as in the current version of
-[arXiv 2106.09563](https://arxiv.org/abs/2106.09563) (2022), whose abstract only asks questions. The abstracts of
-earlier versions answer them: A is the one that finds bigger models better, B the one that tests about thirty baselines.
+Behind each claim you find where the paper makes it and which two quantities we compare. Figures, tables and appendices
+are numbered as in the current version of [arXiv 2106.09563](https://arxiv.org/abs/2106.09563) (2022). Its abstract only
+asks questions. Those of earlier versions answer them: A finds bigger models better, B tests about thirty baselines.
 
-The number says by how much the first quantity of a comparison is larger than the second: the geometric mean over all
-comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1,
-except for the claims that name the learners or the multiples. If a claim was not measured, the number says why.
-[The comparisons](#the-comparisons) list the quantities, [how the verdicts are made](#how-the-verdicts-are-made)
-describes the statistics, and [the commands](#the-commands) continue a study and write this page.
+The number says by how much the first quantity is larger than the second: the geometric mean over all comparisons, with
+its 95 % interval over seeds. A positive percentage or a multiple above 1 supports the claim, unless the claim names the
+learners or the multiples. `verdicts.csv` has p and the shares of comparisons that support each claim;
+[how the verdicts are made](#how-the-verdicts-are-made) says what they mean.
 """
 # The findings in short: a sentence with the numbers of rows, and the verdicts on which it rests, {{(claim, study):
 # verdict}}. A sentence whose verdicts have changed is left out.
 _SHORT = [
-    ("**Larger networks win.** The CER of a network is {0} higher than that of the next larger one on MNIST, and {1} "
-     "higher on CIFAR-10.", {(1, "mnist"): "agrees", (1, "cifar"): "agrees", (1, "mnist_authors"): "agrees"}),
-    ("**Ensembles beat learners that grow,** at the same width and waiting time: the CER of those that grow is {0} "
+    ("**Larger networks win.** Take the next smaller network, and the CER rises by {0} on MNIST and by {1} on "
+     "CIFAR-10.", {(1, "mnist"): "agrees", (1, "cifar"): "agrees", (1, "mnist_authors"): "agrees"}),
+    ("**Ensembles beat learners that grow,** at the same width and waiting time. Learners that grow have a CER {0} "
      "higher on MNIST and {1} higher on CIFAR-10.",
      {(3, "mnist"): "agrees", (3, "cifar"): "agrees", (3, "mnist_authors"): "agrees"}),
-    ("**At equal memory, growing does not pay:** the CER of the best learner that grows is {0} higher on MNIST. At "
-     "equal compute we cannot tell, and with the authors' early stopping growing is ahead.",
+    ("**At equal memory, growing does not pay:** the best learner that grows has a CER {0} higher on MNIST. At equal "
+     "compute we cannot tell, and with the authors' early stopping growing is ahead.",
      {(7, "mnist"): "agrees", (6, "mnist"): "cannot tell", (6, "mnist_authors"): "disagrees"}),
     ("**The shortest waiting time ends worst.** If you train on every mega-batch at once, the final error is {0} "
      "higher on MNIST and {1} higher on CIFAR-10.", {(18, "mnist"): "agrees", (18, "cifar"): "agrees"}),
     ("**Replay helps, but you pay for it.** Without it the CER is {0} higher on MNIST and {1} higher on CIFAR-10. At "
      "equal compute the CER *with* it is {2} higher on MNIST.",
      {(21, "mnist_replay"): "agrees", (21, "cifar"): "agrees", (24, "mnist_replay"): "agrees"}),
-    ("**Having all data at once is better** than getting it piece by piece, with as many training steps: the "
-     "perplexity of language models is {0} higher in pieces.", {(25, "text"): "agrees"}),
+    ("**Having all data at once is better** than getting it piece by piece. In pieces, with as many training steps, "
+     "language models end with a perplexity {0} higher.", {(25, "text"): "agrees"}),
 ]
 # Columns of the matrix: data sets, and their studies; the first one that measured a claim fills the cell.
 _COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_authors",),
@@ -95,61 +95,53 @@ _COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_
 _QUESTIONS = """
 ## Further questions
 
-What the paper asks without a claim of its own, or what its code chooses. They are corrected for their number apart from
-the claims.
-"""
-_COMPARISONS = """
-## The comparisons
-
-What the numbers above compare, and what they rest on: how many comparisons there are, how many of them support the
-claim, and the lowest, the median and the highest of them. The mean is over learners, widths and waiting times that may
-differ much. The last column counts the comparisons for the claim by what tells best where it is supported; ▲ and ▼ mark
-what is significantly for it and against it. `comparisons.csv` has each comparison: ratios (1.1 for +10 %), or points.
+What the paper asks without an answer, or its code chooses. We correct these for their number apart from the claims.
 """
 _METHOD = """
 ## How the verdicts are made
 
 - **Number.** Each comparison gives a log ratio for each seed (claims about points: a difference). The number is their
-  mean over comparisons and seeds, as a percentage or a multiple.
-- **Interval and p.** Comparisons of a seed are averaged first, because they are not independent. The averages are
-  tested (Student's t, two-sided), and p is corrected for the claims, or further questions, on the same study (Holm).
-  Significant means p below 0.05. The interval is not corrected: it may lie above 0 where we cannot tell.
-- **Groups.** The comparisons of a learner, a width, a waiting time, and single comparisons are tested too, corrected
-  for the number of groups of the claim (Holm).
-- **The best of several kinds of runs** is chosen on another seed than the one that it is compared on. Otherwise the
-  lowest of several equal kinds would seem better than the others. The order of the seeds that says least counts. In
-  simulations less than 4 % of such tests are significant without an effect (`tests/studies/test_evidence.py`).
-- **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made scores without any effect, 1 had a
+  mean, as a percentage or a multiple.
+- **Interval and p.** The comparisons of a seed are not independent, so we average them first and test the averages
+  (Student's t, two-sided). p is corrected for the claims, or further questions, on the same study (Holm). Significant
+  means p below 0.05. The interval is not corrected, so it may lie above 0 where we cannot tell.
+- **Groups.** We also test the comparisons of each learner, width and waiting time, and single comparisons, corrected
+  for the number of groups of the claim (Holm). ▲ and ▼ mark the groups that are significantly for it and against it.
+- **The best of several kinds of runs** is chosen on another seed than the one that it is compared on. Otherwise luck
+  would make the lowest of several equal kinds look better. The order of the seeds that says least counts.
+- **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made-up scores without any effect, 1 had a
   verdict other than "cannot tell" (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`); with
   the runs of `mnist_replay` 2, with those of `cifar` none.
-- **Replay.** Runs with replay count only for the claims about it, and for training from scratch. With S stages it takes
-  (S + 1) / 2 times the compute. The paper's 4.5 is the extra compute beyond one pass at S = 10. Its 122.5 is
-  (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
-- **Waiting times** are the same on both sides, unless the quantity says "at any waiting time".
 - **Costs** are counted, not tested. The interval is the range over comparisons and seeds. A comparison supports the
   claim if it does with every seed.
-- **A study that is not complete** is compared on the seeds that at least half of its kinds of runs have.
-- **Long waiting times** are mostly guessing, so ratios of CERs are close to 1 there. Runs with only two trainings do
-  not count where growth or replay is compared with none.
-- **Within a budget** both sides choose their best kind of run. Budgets need runs of both sides near them.
-- **Claims about all learners** take their runs on MNIST from both studies with equal epochs.
-- **The texts' models are not converged,** and much smaller than the paper's. This limits all claims about them.
+- **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, provided that
+  both sides have a kind that costs {near} to {slack} times as much.
+- **Waiting times** are equal on both sides, unless the quantity says "at any waiting time".
+- **What counts.** Runs with replay count only for the claims about replay and about training from scratch, runs with
+  only two trainings not where growth or replay is compared with none. An incomplete study is compared on the seeds that
+  at least half of its kinds of runs have. Claims about all learners on MNIST use both studies with equal epochs.
+- **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
+  one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
+- **The language models** are not converged, and much smaller than the paper's.
 """
 _COMMANDS = """
-## The commands
+## The files
 
-`alma sweep --config=NAME` runs a study and continues it; `configs/NAME.py` says what it costs. The text `part` is made
-from a folder `books`:
+`python benchmarks/claims.py docs/results` writes this page from the runs in `STUDY/runs.csv`, and two tables beside it:
 
-    python benchmarks/part.py --text=books --kilobytes=30 --out=part
+- `verdicts.csv` has a row for each claim and study: how many comparisons support it, the lowest, median and highest
+  one, p, the groups in which they support it, and the command that makes missing runs.
+- `comparisons.csv` has each comparison, as a ratio (1.1 for +10 %) or in points.
 
-These commands add runs to a study (runs of the same kind and seed are replaced), and write this page. For another seed,
-run `alma sweep --config=sweeps/STUDY --seeds=3` first:
+To add a seed to a study, run `alma sweep --config=sweeps/STUDY --seeds=3`, and then:
 
     alma report runs/STUDY --out report
     python benchmarks/claims.py docs/results --keep report --study STUDY
 
-STUDY/stream.csv.gz has the rows of the report's stream.csv after which a learner was trained.
+`STUDY/stream.csv.gz` has the rows of the report's `stream.csv` after which a learner was trained. `configs/NAME.py`
+says what a study costs. The text `part` is made from a folder `books`:
+
+    python benchmarks/part.py --text=books --kilobytes=30 --out=part
 """
 # A claim about a study: its number in CLAIMS from 1, the study, and what the runs say, or why they say nothing.
 Row = tuple[int, str, Evidence | Judged | str]
@@ -169,6 +161,7 @@ def main() -> None:
   if args.keep:
     print(keep(pathlib.Path(args.keep), results, args.study))
   (results / PAGE).write_text(page(results))
+  verdicts(results).to_csv(results / VERDICTS, index=False)
   comparisons(results).to_csv(results / COMPARISONS, index=False, float_format="%.6g")
 
 
@@ -225,29 +218,44 @@ def _others(there: pd.DataFrame, runs: pd.DataFrame, report: pathlib.Path) -> pd
 
 def page(results: pathlib.Path) -> str:
   """The text of the page."""
+  rows, adjusted, table = _judged(results)
+  cells: dict[tuple[int, str], list[tuple[str, str]]] = {}  # [(verdict, number)] of a claim in a column
+  for (number, study, _), line in zip(rows, table.to_dict("records")):
+    column = next(name for name, studies in _COLUMNS.items() if study in studies)
+    where = f"; {line['where']}" if evidence.DEPENDS in line["verdict"] else ""
+    cells.setdefault((number, column), []).append((line["verdict"], line["number"] + where))
+  cells = {key: [each for each in its if "not measured" not in each[0]] or its for key, its in cells.items()}
+  head = f"\n| claim | {' | '.join(_COLUMNS)} |\n| --- |{' --- |' * len(_COLUMNS)}"
+  tables = {False: [head], True: [head]}  # whether it is that of the questions
+  for number, claim in enumerate(_ALL, 1):
+    said = ["; ".join(map(" ".join, cells.get((number, name), []))).replace("red* ", "red*: ") for name in _COLUMNS]
+    tables[number > len(CLAIMS)].append(
+        f"| **{number}. {claim.text}** ({claim.source}): {claim.quantity} | {' | '.join(said)} |")
+  labels = [f"- {_data(results, study)}: `alma sweep --config={STUDIES[study].sweep}`" for study in STUDIES
+            if (results / study / RUNS).is_file()]
+  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(cells), num=_num_runs(results),
+                      studies="\n".join(labels))
+  return "\n".join([head.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True],
+                    _METHOD.format(near=NEAR, slack=SLACK).rstrip(), *_together(rows, adjusted)]) + "\n" + _COMMANDS
+
+
+def verdicts(results: pathlib.Path) -> pd.DataFrame:
+  """A row for each claim and study: the verdict, what its number rests on, and the command that makes missing runs."""
+  return _judged(results)[2].map(lambda cell: cell.strip("*") if isinstance(cell, str) else cell)
+
+
+def _judged(results: pathlib.Path) -> tuple[list[Row], list[float], pd.DataFrame]:
+  """(rows of the page, p of each, a table of them)."""
   studies = read_all(results)
   rows = rows_of(studies)
-  adjusted = adjusted_of(rows, lambda study: study)
-  head = "\n| claim | data | verdict | number | command |\n| --- | --- | --- | --- | --- |"
-  tables = {False: [head], True: [head]}  # whether it is that of the questions
-  details = ["| | number | data | comparisons | for it | lowest, median, highest | seeds | p | where |",
-             "| --- | --- | --- | ---: | ---: | --- | ---: | ---: | --- |"]
-  for i, (number, study, found) in enumerate(rows):
-    claim, data = _ALL[number - 1], _data(results, study)
-    is_first = not i or rows[i - 1][0] != number
-    tables[number > len(CLAIMS)].append(" | ".join([
-        f"| **{number}. {claim.text}** ({claim.source})" if is_first else "| ", data, verdict_of(found, adjusted[i]),
-        _number(found, claim.points), f"{_command(results, claim, study, found)} |"]))
-    if not isinstance(found, str):
-      said = any(line.startswith(f"| {number} |") for line in details)
-      runs = studies[study]
-      details.append(f"| {number} | {'' if said else claim.quantity} | {data} | "
-                     f"{_counts(found, adjusted[i], claim.points, runs.complete if runs else (0, 0))} |")
-  labels = [f"- {_data(results, study)}" for study in STUDIES if (results / study / PAGE).is_file()]
-  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(rows, adjusted), num=_num_runs(results),
-                      studies="\n".join(labels))
-  return "\n".join([head.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True], _COMPARISONS, *details,
-                    _METHOD.rstrip(), *_together(rows, adjusted)]) + "\n" + _COMMANDS
+  adjusted, lines = adjusted_of(rows, lambda study: study), []
+  for (number, study, found), p in zip(rows, adjusted):
+    claim, runs = _ALL[number - 1], studies[study]
+    lines.append({"claim": number, "text": claim.text, "study": STUDIES[study].label, "verdict": verdict_of(found, p),
+                  "number": _number(found, claim.points),
+                  **_counts(found, p, claim.points, runs.complete if runs else (0, 0)),
+                  "command": _command(results, claim, study, found)})
+  return rows, adjusted, pd.DataFrame(lines)
 
 
 def _short(rows: list[Row], adjusted: list[float]) -> str:
@@ -263,19 +271,15 @@ def _wrapped(text: str) -> str:
   return "\n".join(textwrap.wrap(text, 117, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
 
 
-def _matrix(rows: list[Row], adjusted: list[float]) -> str:
+def _matrix(cells: Mapping[tuple[int, str], list[tuple[str, str]]]) -> str:
   """An HTML table of the verdicts, claims x data sets; the site colours the cells by their classes."""
-  cells: dict[tuple[int, str], list[str]] = {}
-  for (number, study, found), p in zip(rows, adjusted):
-    column = next(name for name, studies in _COLUMNS.items() if study in studies)
-    cells.setdefault((number, column), []).append(verdict_of(found, p).strip("*"))
   head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
   lines = ['<div class="matrix">', "<table>", f"<tr><th>claim</th>{head}</tr>"]
   for number, claim in enumerate(CLAIMS, 1):
-    measured = ([each for each in cells.get((number, name), []) if each != "not measured"] for name in _COLUMNS)
-    said = [each[0] if each else "" for each in measured]
+    said = [cells.get((number, name), [("", "")])[0][0].strip("*") for name in _COLUMNS]
     lines.append(f"<tr><td>{number}. {claim.text}</td>" + "".join(
-        f'<td class="{each.replace(" ", "-")}">{each}</td>' if each else "<td></td>" for each in said) + "</tr>")
+        f'<td class="{each.replace(" ", "-")}">{each}</td>' if each not in ("", "not measured") else "<td></td>"
+        for each in said) + "</tr>")
   return "\n".join([*lines, "</table>", "</div>"])
 
 
@@ -335,12 +339,12 @@ def _together(rows: list[Row], adjusted: list[float]) -> list[str]:
   changed = [f"claim {number} on {STUDIES[study].label} (p = {theirs:.2g})"
              for (number, study, found), mine, theirs in zip(rows, adjusted, strict)
              if verdict_of(found, mine) != verdict_of(found, theirs)]
-  text = ("- **Studies of the same data** share seeds, and some of them runs: they are not independent evidence. "
-          "Each is corrected by itself, so that its verdicts stay when another study is added. ")
+  text = ("- **Studies of the same data** share seeds, and some share runs, so they are not independent evidence. "
+          "We correct each by itself: adding a study changes no other verdict. ")
   return textwrap.wrap(text + (
-      f"If all claims on the same data were corrected together, these would not be significant any more: "
+      f"If we corrected all claims on the same data together, these would no longer be significant: "
       f"{', '.join(changed)}." if changed else
-      "If all claims on the same data were corrected together, no verdict would change."), 120,
+      "If we corrected all claims on the same data together, no verdict would change."), 120,
       subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
@@ -368,10 +372,14 @@ def _number(found: Evidence | Judged | str, points: bool) -> str:
   return found.number if isinstance(found, Judged) else found
 
 
-def _counts(found: Evidence | Judged, p: float, points: bool, complete: tuple[int, int]) -> str:
-  """The cells of the table of comparisons that say what a number rests on. `complete`: see Runs."""
+def _counts(found: Evidence | Judged | str, p: float, points: bool, complete: tuple[int, int]) -> dict[str, str]:
+  """The cells that say what a number rests on. `complete`: see Runs."""
+  cells = dict.fromkeys(("comparisons", "for it", "lowest", "median", "highest", "seeds", "p", "where"), "")
+  if isinstance(found, str):
+    return cells
+  cells |= {"seeds": str(found.seeds), "p": "" if math.isnan(p) else f"{p:.2g}"}
   if isinstance(found, Judged):
-    return f"| | | {found.seeds} | {'' if math.isnan(p) else f'{p:.2g}'} | "
+    return cells
   form, _ = _form(found, points)
   marks = {1: " ▲", -1: " ▼", 0: ""}
   where = [f"{group.value}{marks[group.sign]}: {group.positive} of {group.cells}" for group in found.conditions()]
@@ -384,8 +392,8 @@ def _counts(found: Evidence | Judged, p: float, points: bool, complete: tuple[in
     remarks.append(f"{found.left_out} left out")
   if complete[0] < complete[1]:
     remarks.append(f"{complete[0]} of {complete[1]} kinds of runs are complete")
-  return " | ".join([str(found.cells), str(found.positive), ", ".join(map(form, found.range)), str(found.seeds),
-                     "" if math.isnan(p) else f"{p:.2g}", "; ".join(remarks)])
+  return cells | {"comparisons": str(found.cells), "for it": str(found.positive), "where": "; ".join(remarks),
+                  **dict(zip(("lowest", "median", "highest"), map(form, found.range)))}
 
 
 def _form(found: Evidence, points: bool) -> tuple[Callable[[float], str], str]:

@@ -185,9 +185,10 @@ def verdict(found: Evidence, adjusted: float) -> str:
 
 
 def basis(found: Evidence, adjusted: float) -> str:
-  """What a number rests on, e.g. "2 of 2 comparisons for it, 1 significantly, 0 significantly against, 5 seeds"."""
-  said = (f"{found.positive} of {found.cells} comparisons for it, {found.supporting} significantly, {found.opposing} "
-          f"significantly against, {found.seeds} seed{'s' if found.seeds > 1 else ''}")
+  """What a number rests on, e.g. "2 of 3 comparisons for it, 1 significantly, 1 significantly against; 5 seeds"."""
+  sides = [f"{num} significantly{side}" for num, side in ((found.supporting, ""), (found.opposing, " against")) if num]
+  said = (f"{', '.join([f'{found.positive} of {found.cells} comparisons for it', *sides])}; {found.seeds} "
+          f"seed{'s' if found.seeds > 1 else ''}")
   return said if math.isnan(adjusted) else f"{said}; p = {adjusted:.2g}"
 
 

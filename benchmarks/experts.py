@@ -37,14 +37,16 @@ class Claim(NamedTuple):
 
 _HEAD = """# Does a flat hard mixture help?
 
-MNIST, all of it at once, an MLP. Written by `python benchmarks/experts.py docs/results/tasks/experts` from `runs.csv`;
-`alma sweep --config=sweeps/experts` makes the runs, and `configs/sweeps/experts.py` says what they are.
+MNIST, all of it at once, an MLP; `configs/sweeps/experts.py` says what the runs are.
 
-A number says by how much the first test error is above the second, so that positive numbers support the claim: the mean
-of log ratios over the numbers of experts, with its 95 % interval over seeds (Student's t, paired by seed). p is
-corrected for the number of claims (Holm). A claim *agrees* with the runs if p is below 0.05 and no number of experts is
-significantly against it, it *disagrees* if p is below 0.05 and the mean is against it. With three seeds only effects
-that hardly vary between seeds are told from none.
+    alma sweep --config=sweeps/experts
+    python benchmarks/experts.py runs/experts --out docs/results/tasks/experts   # writes runs.csv and this page
+
+A number says by how much the first test error is above the second, so a positive one supports the claim: the mean of
+log ratios over the numbers of experts, with its 95 % interval over seeds (Student's t, paired by seed). p is corrected
+for the number of claims (Holm). A claim *agrees* if p is below 0.05 and no number of experts is significantly against
+it. It *disagrees* if p is below 0.05 and the mean is against it. With three seeds, only effects that hardly vary
+between seeds are significant.
 
 | claim | verdict | number |
 | --- | --- | --- |
@@ -100,12 +102,12 @@ def page(table: pd.DataFrame) -> str:
           f"{100 * runs['test_error'].std():.2f} | {len(runs)} | {runs['num_params'].iloc[0]:,} | "
           f"{runs['predict_macs'].iloc[0]:,} | {runs['cumulative_fwd_macs'].mean():.3g} |"
           for (width, learner, networks), runs in kinds]
-  head = ("| learner | width | networks | test error in % (mean and deviation over seeds) | seeds | parameters | "
-          "multiply-adds of a prediction | of the training |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+  head = ("| learner | width | networks | test error in % | seeds | parameters | multiply-adds of a prediction | of "
+          "the training |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
   seeds = kinds.size()
   note = "" if seeds.min() == seeds.max() else (
-      "\nThe study is not finished: some kinds of runs lack seeds, and claims about them have no verdict yet. The same "
-      "command goes on with it.\n")
+      "\nThe study is not finished: some kinds of runs lack seeds, and claims about them have no verdict yet. Run the "
+      "sweep again to continue it.\n")
   return _HEAD + "\n".join(lines) + "\n" + note + "\n" + head + "\n" + "\n".join(rows) + "\n"
 
 

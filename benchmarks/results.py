@@ -116,18 +116,25 @@ def read(file: str) -> pd.DataFrame:
 
 def compared(runs: pd.DataFrame, kinds: dict[str, str], reference: str) -> str:
   """A row for each kind that was run; differences are those from the kind `reference`."""
-  lines = [f"| | CER | against {reference} | final error | multiply-adds | parameters held | seeds |",
-           "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+  rows, counts = [["", "CER", f"against {reference}", "final error", "multiply-adds", "parameters held"]], ["seeds"]
   for label, kind in kinds.items():
     if kind not in runs.index:  # not run yet
       continue
     mine, change = runs.loc[kind], ""
     if label != reference and kinds[reference] in runs.index:
       change = f"{100 * (mine['cer'] / runs.loc[kinds[reference]]['cer'] - 1).dropna().mean():+.1f} %"
-    lines.append(f"| {label} | {spread(mine['cer'])} | {change} | "
-                 f"{mine['final_error'].mean():.4f} | {brief(mine[MACS].mean())} | {brief(mine[HELD].mean())} | "
-                 f"{len(mine)} |")
-  return "\n".join(lines)
+    rows.append([label, spread(mine["cer"]), change, f"{mine['final_error'].mean():.4f}", brief(mine[MACS].mean()),
+                 brief(mine[HELD].mean())])
+    counts.append(str(len(mine)))
+  return markdown(rows, counts)
+
+
+def markdown(rows: list[list[str]], counts: list[str]) -> str:
+  """A table whose first row is its head; with a column `counts` of the seeds if these differ."""
+  if len(set(counts)) > 2:
+    rows = [[*row, count] for row, count in zip(rows, counts)]
+  lines = [f"| {' | '.join(row)} |" for row in rows]
+  return "\n".join([lines[0].replace("|  |", "| |"), f"| --- |{' ---: |' * (len(rows[0]) - 1)}", *lines[1:]])
 
 
 def adaptive(runs: pd.DataFrame, prices: dict[float, str], fixed: dict[int, str], geometric: str) -> str:
@@ -155,8 +162,7 @@ def adaptive(runs: pd.DataFrame, prices: dict[float, str], fixed: dict[int, str]
 def perplexities(stream: pd.DataFrame, kinds: dict[str, str], reference: str) -> str:
   """A row for each kind: perplexity after each mega-batch. `stream` has a row for each kind, seed and t."""
   times = sorted(stream["t"].unique())
-  lines = [f"| | {' | '.join(f't = {t}' for t in times)} | last, against {reference} | multiply-adds | seeds |",
-           f"| --- |{' ---: |' * (len(times) + 3)}"]
+  rows = [["", *(f"t = {t}" for t in times), f"last, against {reference}", "multiply-adds"]]
   at = lambda kind, t: stream[stream["t"] == t].loc[kind]
   kinds = {label: kind for label, kind in kinds.items() if kind in stream.index}
   last = {label: at(kind, times[-1])["perplexity"] for label, kind in kinds.items()}
@@ -164,8 +170,8 @@ def perplexities(stream: pd.DataFrame, kinds: dict[str, str], reference: str) ->
     cells = [spread(at(kind, t)["perplexity"]) for t in times]
     change = "" if label == reference else f"{100 * (last[label] / last[reference] - 1).mean():+.1f} %"
     macs = at(kind, times[-1])[MACS].mean()
-    lines.append(f"| {label} | {' | '.join(cells)} | {change} | {brief(macs)} | {len(last[label])} |")
-  return "\n".join(lines)
+    rows.append([label, *cells, change, brief(macs)])
+  return markdown(rows, ["seeds", *(str(len(each)) for each in last.values())])
 
 
 def with_interval(values: pd.Series) -> str:

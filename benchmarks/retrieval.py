@@ -37,18 +37,16 @@ def get_tasks(seed):
 """
 _SECTION = """## The cost of searching
 
-`python benchmarks/retrieval.py --out docs/results/tasks/retrieval.csv` measures a search for a task of 900 training and
-400 validation images among stored networks: every body embeds these images once, and the nearest neighbours among the
-features are judged. `select` judges a fresh network besides. A body that several tasks share is embedded once. The
-seconds are those of two CPU cores that other programs shared, and vary; multiply-adds do not.
+A search for a task of 900 training and 400 validation images embeds these images once by each stored body, and judges
+the nearest neighbours among the features. A body that several tasks share is embedded once; `select` also judges a
+fresh network. The cost grows linearly with the number of bodies: straight lines fit the seconds of up to {} stored
+networks (least squares of relative errors). The seconds are those of two shared CPU cores, and vary; multiply-adds do
+not.
 
 {}
 
-Straight lines through these points (least squares of relative errors):
-
-{}
-
-All networks of a kind go through one program, which is compiled for the first search; {} for more networks{}.
+All networks of a kind share one program, which is compiled for the first search; {} for more networks{}.
+`python benchmarks/retrieval.py --out docs/results/tasks/retrieval.csv` measures all points.
 """
 
 
@@ -121,9 +119,6 @@ def stored(learner: Paths, num: int, sharing: int) -> LearnerState:
 
 def section(table: pd.DataFrame) -> str:
   """The section of the page about these rows."""
-  lines = ["| learner | network | stored networks | bodies | seconds | multiply-adds |", "| --- " * 6 + "|"]
-  lines += [f"| {row.learner} | {row.network} | {row.stored} | {row.bodies} | {row.seconds:.3g} | {row.macs:.3g} |"
-            for row in table.itertuples()]
   fits = ["| learner | network | seconds of a body | seconds besides | largest error | multiply-adds of a body |",
           "| --- " * 6 + "|"]
   for (learner, network), mine in table.groupby(["learner", "network"], sort=False):
@@ -134,7 +129,8 @@ def section(table: pd.DataFrame) -> str:
     fits.append(f"| {learner} | {network} | {slope:.3g} | {besides:.3g} | {error:.0%} | {macs:.3g} |")
   more = table[table["stored"] > table.groupby(["learner", "network"])["stored"].transform("min")]["programs"]
   every = f" (programs compiled there: {int(more.sum())} in {len(more)} searches)" if more.any() else ""
-  return _SECTION.format("\n".join(lines), "\n".join(fits), "none is compiled" if not more.any() else "few are", every)
+  return _SECTION.format(table["stored"].max(), "\n".join(fits),
+                         "none is compiled" if not more.any() else "few are", every)
 
 
 def fit(bodies: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:

@@ -6,10 +6,10 @@
 The argument is the folder of a study of benchmarks/claims.py. The numbers are means ± sample standard deviations over
 seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
 
-Of images there is a table of CERs: a row for each learner of a width, a column for each waiting time. Further fields
-are named where they tell kinds of the same learner, width and waiting time apart. If learners grow at several intervals
-at one waiting time, a second table has the costs of the runs at this waiting time without replay. The first table then
-leaves out the rows whose runs are all in the second. Of texts
+Of images there is a table of mean CERs: a row for each learner of a width, a column for each waiting time, and the
+largest standard deviation of the row. Further fields are named where they tell kinds of the same learner, width and
+waiting time apart. If learners grow at several intervals at one waiting time, a second table has the costs of the runs
+at this waiting time without replay. The first table then leaves out the rows whose runs are all in the second. Of texts
 there are three tables of perplexities: those of learners that do not wait, after each mega-batch; those after the last
 mega-batch; and Table 1 of the report.
 """
@@ -122,9 +122,12 @@ def by_waiting_time(runs: Runs) -> list[str]:
       shown.add(row)
   waits = sorted({wait for row in shown for wait in rows[row]})
   places = {name: i for i, name in enumerate(drawing.in_order({row[0] for row in rows}))}
-  lines = [["", "width", *(f"w = {plain(wait)}" for wait in waits)], ["---", *["---:"] * (1 + len(waits))]]
+  lines = [["", "width", *(f"w = {plain(wait)}" for wait in waits), "±"], ["---", *["---:"] * (2 + len(waits))]]
   for row in sorted(shown, key=lambda row: (places[row[0]], row[2:], row[1])):
-    lines.append([names[row], plain(row[1]), *(_number(rows[row].get(wait)) for wait in waits)])
+    scores = [rows[row].get(wait, []) for wait in waits]
+    spread = max((statistics.stdev(each) for each in scores if len(each) > 1), default=math.nan)
+    lines.append([names[row], plain(row[1]), *(f"{statistics.mean(each):.1f}" if each else "" for each in scores),
+                  "" if math.isnan(spread) else f"{spread:.1f}"])
   return [_rows(lines)] if shown else []
 
 
@@ -137,19 +140,18 @@ def costs(runs: Runs) -> list[str]:
   tables = []
   for wait in sorted(_waits_with_intervals(runs)):
     mine = runs.where((runs.table[WAIT] == wait) & (runs.table[REPLAY] == 0))
-    values = {column: [its for _, its in mine.kinds(column)] for column in (runs.score, COMP, MEM)}
+    values = {column: [its for _, its in mine.kinds(column)] for column in (runs.score, COMP)}
     kinds = [kind for kind, _ in mine.kinds()]
     fields = _telling(kinds)
     places = {name: i for i, name in enumerate(drawing.in_order({kind[LEARNER] for kind in kinds}))}
     at_compute = _line([(values[COMP][i], values[runs.score][i]) for i, kind in enumerate(kinds)
                         if kind[LEARNER] == "sm" and kind[SCRATCH] is not True])
-    lines = [["", "width", "CER", "multiply-adds", "parameters held", "CER against `sm` of its compute"],
-             ["---", *["---:"] * 5]]
+    lines = [["", "width", "CER", "multiply-adds", "CER against `sm` of its compute"], ["---", *["---:"] * 4]]
     for i in sorted(range(len(kinds)), key=lambda i: (kinds[i][WIDTH], places[kinds[i][LEARNER]])):
-      mean = {column: statistics.mean(its[i].values()) for column, its in values.items()}
+      macs = statistics.mean(values[COMP][i].values())
       above = "" if kinds[i][LEARNER] == "sm" else _above(at_compute, values[COMP][i], values[runs.score][i])
       lines.append([_named(kinds[i], fields[kinds[i][LEARNER]]), plain(kinds[i][WIDTH]),
-                    _number([*values[runs.score][i].values()]), f"{mean[COMP]:.2g}", f"{mean[MEM]:.2g}", above])
+                    _number([*values[runs.score][i].values()]), f"{macs:.2g}", above])
     tables.append(_rows(lines))
   return tables
 
@@ -225,9 +227,7 @@ def _telling(kinds: list[dict[str, Any]]) -> dict[str, list[str]]:
   return found
 
 
-def _number(scores: list[float] | None) -> str:
-  if not scores:
-    return ""
+def _number(scores: list[float]) -> str:
   spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
   return f"{statistics.mean(scores):.1f}{spread}"
 

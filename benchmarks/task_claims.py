@@ -6,8 +6,8 @@
 
 The first argument is the folder of the page, README.md. With --runs, which names folders of sweeps, each with one
 network, runs.csv there is written anew, a line for each finished run, with the figures; without it the page is written
-again from runs.csv.
-retrieval.csv beside it is written by benchmarks/retrieval.py. Nothing else is needed for the page.
+again from runs.csv. streams.csv beside it has the means of each learner on each stream, and benchmarks/retrieval.py
+writes retrieval.csv.
 """
 import pathlib
 import sys
@@ -18,15 +18,18 @@ import pandas as pd
 import retrieval
 import task_runs
 import task_verdicts
-from task_runs import LEARNER, NETWORK, SEED, STUDY
+from task_runs import LEARNER, NETWORK, SEED, STUDY, TRANSFER
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import drawing, page, tables, task_figures
+from alma_jax.reports import drawing, page, task_figures
 from alma_jax.reports.drawing import Plot
 from alma_jax.reports.studies import Study
 
-PAGE, RUNS, SEARCHING = "README.md", "runs.csv", "retrieval.csv"
+PAGE, RUNS, STREAMS, SEARCHING = "README.md", "runs.csv", "streams.csv", "retrieval.csv"
+# {column of runs.csv: column of streams.csv}
+MEANS = {"average_accuracy": "A", "forgetting": "F", "cumulative_error": "E", "cumulative_train_flops": "C",
+         TRANSFER: "T", "memory": "M", "num_modules": "modules"}
 
 
 class Picture(NamedTuple):
@@ -62,13 +65,9 @@ PICTURES = [
 ]
 _HEAD = """# Streams of tasks
 
-Runs of the learners of [streams of tasks](../../task-streams.md) on CTrL-like streams, on `nevis_mini` and on the
-bundled digits. The page is written by `python benchmarks/task_claims.py docs/results/tasks` from `runs.csv` and
-`retrieval.csv`.
-
-**Commands.** `alma sweep --config=NAME` makes the runs of a study and continues it; `configs/NAME.py` says what they
-are. SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-ins that are made from MNIST and CIFAR-10: no number here can be
-compared with published ones.
+Does it pay to reuse earlier networks when tasks arrive one after the other? We ran the learners of [streams of
+tasks](../../task-streams.md) on CTrL-like streams, on `nevis_mini` and on the bundled digits. You cannot compare these
+numbers with published ones: SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-ins made from MNIST and CIFAR-10.
 
     alma sweep --config=sweeps/tasks --workdir runs/tasks_mlp
     alma sweep --config=sweeps/tasks:vgg --workdir runs/tasks_vgg
@@ -77,22 +76,18 @@ compared with published ones.
     python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
         runs/tasks_digits
 
-Related pages: [flat hard mixtures](experts/README.md), [flat mixtures and paths](composition/README.md), and
-[Branch-Train-Merge](branch_train_merge/README.md).
+The last command writes this page. Without `--runs` it writes it again from `runs.csv` and `retrieval.csv`.
 
 ## Claims
 
 T is the accuracy on the last task minus that of the `independent` run of the same seed, in points. Intervals are 95 %
-intervals over seeds (Student's t, paired by seed). A claim **agrees** with the runs if p is below 0.05 and the mean
-supports it; it **disagrees** if p is below 0.05 and the mean is against it; else the runs **cannot tell**. p is
-corrected for the number of all tests behind the claims about a network (Holm). The questions who is better on a stream
-explore: their p are corrected for the learners on this stream alone. Few seeds leave few degrees of freedom: only
-effects that hardly vary between seeds are told from none.
+over seeds (Student's t, paired by seed). A claim **agrees** with the runs if p is below 0.05 and the mean supports it,
+and **disagrees** if p is below 0.05 and the mean is against it. Otherwise we **cannot tell**. p is corrected for all
+tests behind the claims about a network (Holm); in the last question, for the learners on that stream.
 
-Other claims agree without a test. That no mean is below `independent` by more than one standard error is judged as it
-is worded: it agrees if none is, disagrees if one is with p below 0.05, and else the runs cannot tell. Counts, positions
-on a front and graphs are judged as they are: a claim agrees if it holds with every seed, and disagrees if it holds with
-none; the last two need three seeds.
+Three kinds of claims have their own rule. "By more than one standard error" agrees if no mean is that far below, and
+disagrees only if one is with p below 0.05. Counts agree if they hold with every seed, and disagree if they hold with
+none. So do positions on a front and graphs, from three seeds on.
 
 """
 _TRANSFER = """## Transfer to the last task
@@ -100,16 +95,16 @@ _TRANSFER = """## Transfer to the last task
 T in points, with its interval. Bold: p is below 0.05, corrected for the number of learners on the stream.
 
 """
-_STREAMS = """## The streams
+_STREAMS = """## Accuracy and cost
 
-Mean ± standard deviation over seeds. A is the average accuracy, F forgetting, E the cumulative error, C the cost in
-floating-point operations of all trainings and searches, M the stored parameters with the statistics of batch
-normalisation, and `modules` the parts of networks that are stored
-([definitions](../../task-streams.md#what-a-run-folder-holds)).
+Means over seeds, the best learner of a stream in bold: the average accuracy A ± standard deviation, and the cost C in
+floating-point operations of all trainings and searches
+([definitions](../../task-streams.md#what-a-run-folder-holds)). `streams.csv` adds the stored parameters M and modules,
+forgetting F, the cumulative error E, T, and all deviations; `runs.csv` has a line for each run.
 """
 _RETURNING = """
-The runs on `{}` were made before a task that returns was predicted with its newest state: their A and F count every
-visit of a task as a task of its own. E and C do not depend on this.
+In the runs on `{}`, A and F count every visit of a task that returns as a task of its own: an earlier version made
+them. This does not affect E and C.
 """
 _UNFINISHED = """
 Not finished: {}. Claims about them have no verdict yet, or one of fewer seeds; the same command goes on with the study.
@@ -130,6 +125,7 @@ def main() -> None:
   if not (folder / RUNS).is_file():
     raise BadInput(f"there is no {folder / RUNS}; name folders of runs by --runs.")
   (folder / PAGE).write_text(text(folder))
+  streams(pd.read_csv(folder / RUNS)).to_csv(folder / STREAMS, index=False, float_format="%.6g")
 
 
 def draw(studies: Sequence[Study], folder: pathlib.Path) -> None:
@@ -148,20 +144,46 @@ def draw(studies: Sequence[Study], folder: pathlib.Path) -> None:
 def text(folder: pathlib.Path) -> str:
   """The page."""
   runs = pd.read_csv(folder / RUNS)
-  lines = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
-  lines += [f"| {row.text} | {row.data} | {f'**{row.verdict}**' if row.number else row.verdict} | {row.number} | "
-            f"`alma sweep --config={row.sweep}` |" for row in task_verdicts.rows(runs)]
+  lines, said = ["| claim | data | verdict | number |", "| --- | --- | --- | --- |"], ""
+  for row in task_verdicts.rows(runs):
+    verdict = f"**{row.verdict}**" if row.number else row.verdict
+    lines.append(f"| {row.text if row.text != said else ''} | {row.data} | {verdict} | {row.number} |")
+    said = row.text
   of_networks = [f"{network}:\n\n{transfers(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
   parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + "\n".join(of_networks),
            _STREAMS + _returning(runs)]
-  for (name, network), mine in runs.groupby([STUDY, NETWORK], sort=False):
-    parts.append(f"### {name}, {network}\n\n{tables.task_overview(task_runs.study_of(mine, name))}\n")
+  parts += [f"{network}:\n\n{overview(mine)}\n" for network, mine in streams(runs).groupby(NETWORK, sort=False)]
   shown = [_shown(picture, folder) for picture in PICTURES]
   parts.append("## Figures\n\nThe command at the top of the page draws them from the run folders, which we did not "
                "keep.\n\n" + "\n".join(filter(None, shown)))
   if (folder / SEARCHING).is_file():
     parts.append(retrieval.section(pd.read_csv(folder / SEARCHING)))
   return "\n".join(parts)
+
+
+def streams(runs: pd.DataFrame) -> pd.DataFrame:
+  """A row for each learner on a stream: means and standard deviations over seeds; the highest A of a stream first."""
+  groups = runs.groupby([STUDY, NETWORK, LEARNER], sort=False)
+  table = groups[[*MEANS]].agg(["mean", "std"])
+  table.columns = [MEANS[column] + " sd" * (what == "std") for column, what in table.columns]
+  table.insert(0, "seeds", groups.size())
+  each = table.reset_index().groupby([STUDY, NETWORK], sort=False)
+  return pd.concat([mine.sort_values("A", ascending=False) for _, mine in each], ignore_index=True)
+
+
+def overview(means: pd.DataFrame) -> str:
+  """A row for each quantity and learner of a network, a column for each stream."""
+  names, bold = [*dict.fromkeys(means[STUDY])], means["A"] == means.groupby(STUDY)["A"].transform("max")
+  cells = means.assign(
+      A=[f"{a:.3f} ± {sd:.3f}".removesuffix(" ± nan") for a, sd in zip(means["A"], means["A sd"])],
+      C=[f"{cost:.3g}".replace("e+", "e") for cost in means["C"]]).set_index([LEARNER, STUDY])
+  cells.loc[bold.to_numpy(), "A"] = "**" + cells["A"] + "**"
+  lines = [f"| | learner | {' | '.join(names)} |", f"| --- | --- {'| ---: ' * len(names)}|"]
+  for letter in ("A", "C"):
+    for i, learner in enumerate(drawing.in_order(set(means[LEARNER]))):
+      row = [cells.loc[(learner, name), letter] if (learner, name) in cells.index else "" for name in names]
+      lines.append(f"| {letter if not i else ''} | {learner} | {' | '.join(row)} |")
+  return "\n".join(lines)
 
 
 def transfers(runs: pd.DataFrame) -> str:
@@ -198,7 +220,7 @@ def _shown(picture: Picture, folder: pathlib.Path) -> str:
   if not files:
     return ""
   caption = picture.caption.format(files[0].stem.removeprefix(f"{picture.name}-"))
-  return f"![{caption}]({files[0].name})\n\n{caption}\n"
+  return f"![{caption.partition(':')[0]}: {picture.name}]({files[0].name})\n\n{caption}\n"
 
 
 def _only(study: Study, learners: Sequence[str]) -> Study:

@@ -5,6 +5,7 @@
 """
 import shutil
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 from alma_jax.config import layout
@@ -17,20 +18,20 @@ _PAGE = """\
 # Fields of a config
 
 A config file sets fields, as in `c.train.epochs = 50`. The command line changes them, as in
-`--config.train.epochs=50`. If the type is a tuple, give one number or several, as in
-`--config.train.learning_rate="(1e-3,4e-3)"`. If the column "allowed" is empty, every value of the type is allowed.
+`--config.train.epochs=50`. For a tuple, give one number or several: `--config.train.learning_rate="(1e-3,4e-3)"`.
 `alma fields` prints this list, and `alma fields epochs` the fields whose name or meaning contains "epochs".
 
-Some fields exist only with certain names, which are in the title above them. For example, `stream.price` exists only
-with `stream.schedule=adaptive`. If you change a name, its fields start from their defaults.
+Some fields exist only with the names in the title above them: `stream.price` needs `stream.schedule=adaptive`. If you
+change such a name, its fields start from their defaults.
 
-The table shows the defaults of `alma_jax.base_config`, `alma_jax.language_config` and `alma_jax.task_config`. Some
+The tables show the defaults of `alma_jax.base_config`, `alma_jax.language_config` and `alma_jax.task_config`. Some
 learners and the files under `configs/` change them. A run's `config.json` holds the values of all its fields.
 
-This page is made from the declarations in `alma_jax`: `python -m alma_jax.config.document > docs/fields.md`.
+`python -m alma_jax.config.document > docs/fields.md` writes this page from the declarations in `alma_jax`.
 """
 _SHARED = 3  # how many names share a field that is listed once
-_TABLE = "| field | type | default | allowed | meaning |\n| --- | --- | --- | --- | --- |"
+_SIGNS = {"at least ": "≥ ", "above ": "> ", "at most ": "≤ ", "below ": "< "}  # in the tables
+_TABLE = "| field and default | values | meaning |\n| --- | --- | --- |"
 
 Group = tuple[str, str]  # (title, e.g. "Images and text, `stream.schedule=power`"; sentences below the title)
 
@@ -55,26 +56,39 @@ def groups() -> dict[Group, list[tuple[str, Declared]]]:
 
 
 def _gathered(made: dict[Group, list[tuple[str, Declared]]]) -> dict[Group, list[tuple[str, Declared]]]:
-  """With one group for the fields that several names of a section share, before the first of their own groups."""
-  names: dict[tuple[str, str], dict[str, None]] = {}  # of the groups that have a field, by (section, row)
+  """With one group for the fields that several names share, before the first of their own groups."""
+  names: dict[tuple[str, str], dict[str, None]] = {}  # titles of the groups that have a field, by (owner, row)
   for (title, _), fields in made.items():
-    section, _, name = title.partition("=")
     for path, each in fields:
-      names.setdefault((section, _row(path, each)), {})[name.strip("`")] = None
+      names.setdefault((_owner(title), _row(path, each)), {})[title] = None
   found: dict[Group, list[tuple[str, Declared]]] = {}
   for (title, about), fields in made.items():
-    section = title.partition("=")[0]
     own: list[tuple[str, Declared]] = []
     for path, each in fields:
-      sharing = names[section, _row(path, each)]
-      if len(sharing) < _SHARED:
+      sharing = names[_owner(title), _row(path, each)]
+      if not _owner(title) or len(sharing) < _SHARED:
         own.append((path, each))
         continue
-      shared = found.setdefault((f"{section}`: {', '.join(f'`{name}`' for name in sharing)}", ""), [])
+      shared = found.setdefault((_title(sharing), ""), [])
       if path not in (there for there, _ in shared):
         shared.append((path, each))
     found[title, about] = own
   return found
+
+
+def _owner(title: str) -> str:
+  """As in "learner.name"; empty for fields that every config of a problem has."""
+  return title.partition("`")[2].partition("=")[0]
+
+
+def _title(titles: Iterable[str]) -> str:
+  """As in "Images, `learner.name`: `ens`, `sm`; text, `learner.name`: `btm`" of the titles of single names."""
+  names: dict[str, list[str]] = {}
+  for title in titles:
+    section, _, name = title.partition("=")
+    names.setdefault(section, []).append(f"`{name}")
+  parts = [f"{section}`: {', '.join(each)}" for section, each in names.items()]
+  return "; ".join([parts[0], *(part[0].lower() + part[1:] for part in parts[1:])])
 
 
 def text(pattern: str = "") -> str:
@@ -92,8 +106,9 @@ def markdown() -> str:
   """The page docs/fields.md."""
   parts = [_PAGE]
   for (title, about), fields in groups().items():
-    table = "\n".join([_TABLE, *(_row(path, each) for path, each in fields)]) if fields else ""
-    parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), table))) + "\n")
+    if fields:
+      table = "\n".join([_TABLE, *(_row(path, each) for path, each in fields)])
+      parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), table))) + "\n")
   return "\n".join(parts)
 
 
@@ -113,9 +128,11 @@ def _entry(path: str, declared: Declared) -> str:
 
 
 def _row(path: str, declared: Declared) -> str:
-  kind = kind_name(declared.kind).replace(" | ", " or ")  # a bar would end the cell
-  default = f"`{text_of(declared.default)}`" if declared.default != "" else "empty"
-  return f"| `{path}` | {kind} | {default} | {declared.allowed('`')} | {declared.meaning} |"
+  kind, allowed = kind_name(declared.kind).replace(" | ", " or "), declared.allowed("`")  # a bar would end the cell
+  for words, sign in _SIGNS.items():
+    allowed = allowed.replace(words, sign)
+  values = ", ".join(filter(None, (kind if kind != "str" or not allowed else "", allowed)))
+  return f"| `{path}={text_of(declared.default)}` | {values} | {declared.meaning} |"
 
 
 if __name__ == "__main__":

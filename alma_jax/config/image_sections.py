@@ -15,29 +15,28 @@ from alma_jax.errors import BadInput
 class Stream(stream.Stream):
   """A stream of mega-batches of images."""
   val_fraction: float = field(
-      0.1, "share of every mega-batch that is held out for validation, to select the best epoch",
-      above=0, below=1)
+      0.1, "share of every mega-batch to hold out for validation, which selects the best epoch", above=0, below=1)
   untrained_error: str = field(
-      "chance", "error before the first training: of guessing, 1 - 1/K for K classes (`chance`), or of the untrained "
-      "`model`", choices=("chance", "model"))
+      "chance", "error before the first training: 1 - 1/K for K classes (`chance`), or that of the untrained `model`",
+      choices=("chance", "model"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Epochs(Section):
   """Training by epochs or steps, of images and of tasks."""
   epochs: int = field(
-      100, "largest number of epochs of a training; in the first stage, `hmoe` trains first its base network and then "
-      "its experts", at_least=1)
+      100, "most epochs of a training; in the first stage, `hmoe` trains its base network and then its experts",
+      at_least=1)
   steps: int = field(
-      0, "number of steps of a training, however many examples it has (`hmoe`: of its base network and of each "
-      "expert); 0: `train.epochs` decide", at_least=0)
+      0, "steps of a training, however many examples it has (`hmoe`: of its base network and of each expert); 0: "
+      "`train.epochs` decide", at_least=0)
   eval_every: int = field(
-      0, "with `train.steps`: number of steps between two validations; 0: a pass over the new examples. The last "
-      "step is always followed by one", at_least=0)
-  batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
+      0, "with `train.steps`: steps between two validations; 0: a pass over the new examples. The last step always has "
+      "one", at_least=0)
+  batch_size: int = field(128, "examples of a batch; the last batch of an epoch may be smaller", at_least=1)
   label_smoothing: float = field(
-      0.0, "share of the uniform distribution in the training labels (Szegedy et al., 2016); reported losses do not "
-      "include it", at_least=0, below=1)
+      0.0, "share of the uniform distribution in the training labels (Szegedy et al., 2016); not in reported losses",
+      at_least=0, below=1)
   augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
 
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
@@ -74,14 +73,12 @@ class Train(Epochs):
       "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)")
   learning_rate: float = field(1.0, "learning rate", above=0)
   decay: float = field(
-      0.0, "share of a stage's steps, at its end, in which the learning rate falls linearly to 0", at_least=0,
-      at_most=1)
-  weight_decay: float = field(0.0, "coefficient of the L2 penalty, which is added to the gradient", at_least=0)
+      0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0, at_most=1)
+  weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)
   patience: int = field(
-      0, "stop a stage after this many validations without an improvement (there is one after every epoch, or every "
-      "`train.eval_every` steps); 0: never stop early", at_least=0)
-  patience_delta: float = field(
-      0.0, "a validation is an improvement if it raises the validation accuracy by more than this", at_least=0)
+      0, "stop a stage after this many validations without an improvement (one an epoch, or every `train.eval_every` "
+      "steps); 0: never stop early", at_least=0)
+  patience_delta: float = field(0.0, "an improvement raises the validation accuracy by more than this", at_least=0)
 
   falling: ClassVar[int] = 0  # steps of a stage, at its end, in which the optimiser's own rate falls to 0
 

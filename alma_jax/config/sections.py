@@ -11,14 +11,12 @@ from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, METRICS, NETWO
 from alma_jax.errors import BadInput
 
 LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
-DATA_DIR = ("folder of prepared TFDS data sets; nothing is downloaded into it. Empty: TFDS's own folder; missing "
-            "data sets are downloaded")
+DATA_DIR = "folder of prepared TFDS data sets, without downloads. Empty: TFDS's own folder, with downloads"
 # Meanings of options that several learners have.
-INIT_FROM_SCRATCH = "whether every stage starts from fresh weights, not from the weights of the stage before"
+INIT_FROM_SCRATCH = "start every stage from fresh weights, not from those of the stage before"
 COMBINATIONS = ("probabilities", "logits", "vote")
-COMBINE = ("how predictions are combined: the mean of the members' `probabilities`, the mean of their `logits`, or "
-           "one `vote` per member")
-GROW_EVERY = "number of stages from one growth to the next"
+COMBINE = "combine predictions by the mean of the members' `probabilities` or `logits`, or by one `vote` per member"
+GROW_EVERY = "stages from one growth to the next"
 MOST_EXPERTS = 1024  # the size of the array that holds a tree of gates is quadratic in it
 
 
@@ -86,11 +84,10 @@ class DataSet(Section):
 class Columns(DataSet):
   """Base class of data sets that are read from `.npz` and Parquet files."""
   image_column: str = field(
-      "", "array of .npz files or column of Parquet files that holds the examples; empty: the first of `image`, `img`, "
-      "`images` and `x`")
+      "", "array (.npz) or column (Parquet) of the examples; empty: the first of `image`, `img`, `images` and `x`")
   label_column: str = field(
-      "", "array of .npz files or column of Parquet files that holds the labels; empty: the first of `label`, "
-      "`labels`, `y` and `class`, or the only one whose name ends in `_label`")
+      "", "array (.npz) or column (Parquet) of the labels; empty: the first of `label`, `labels`, `y` and `class`, or "
+      "the only one whose name ends in `_label`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +95,11 @@ class Live(DataSet):
   """Mega-batches that appear in DIR/stream while the run goes on."""
   name: str = "live"
   settle_seconds: float = field(
-      1.0, "an entry of the stream counts as complete when it has not changed for this many seconds, or at once if it "
-      "was renamed within DIR/stream", at_least=0)
-  idle_seconds: float = field(
-      0.0, "the stream ends after this many seconds without a new entry; 0: it never ends by itself", at_least=0)
+      1.0, "an entry is complete when it has not changed for this many seconds, or at once if it was renamed within "
+      "DIR/stream", at_least=0)
+  idle_seconds: float = field(0.0, "end the stream after this many seconds without a new entry; 0: never", at_least=0)
   max_bytes: int = field(
-      2**33, "most bytes of an entry as arrays (for text, as a file); larger entries are set aside; 0: no limit",
-      at_least=0)
+      2**33, "set aside entries that have more bytes as arrays (text: as a file); 0: no limit", at_least=0)
 
   form: ClassVar[str] = "live:DIR"
   is_complete: ClassVar[bool] = False
@@ -132,8 +127,8 @@ class Model(Section):
   name: str = field("", "the network; `alma list` has the names")
   width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
   num_experts: int = field(
-      1, "`moe`, `gmoe`: initial number of experts of every mixture; `hmoe`: initial number of clusters; 1 for other "
-      "learners", at_least=1, at_most=MOST_EXPERTS)
+      1, "initial experts of every mixture (`moe`, `gmoe`) or clusters (`hmoe`); 1 for other learners",
+      at_least=1, at_most=MOST_EXPERTS)
 
   registries: ClassVar[Mapping[str, Registry]] = NETWORKS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
@@ -274,16 +269,14 @@ class AnyOptions(Section):
 class Options(AnyOptions):
   """Base class of the options of a learner of mega-batches."""
   average: float = field(
-      0.0, "horizon of an exponential average of the weights, as a share of a stage's steps. The averaged weights are "
-      "selected, predict and are exported. 0: no average", at_least=0, at_most=1)
+      0.0, "horizon of an exponential average of the weights, as a share of a stage's steps. The average is selected, "
+      "predicts and is exported. 0: none", at_least=0, at_most=1)
   start: str = field(
-      "last", "with `learner.average`: whether a stage starts from the `last` weights, which are then kept as well, or "
-      "from the `average`", choices=("last", "average"))
+      "last", "with `learner.average`: start a stage from the `last` weights, which it keeps as well, or from the "
+      "`average`", choices=("last", "average"))
   shrink: float = field(
-      1.0, "every stage but the first starts by multiplying the weights by this (Ash and Adams, 2020)", at_least=0,
-      at_most=1)
-  perturb: float = field(
-      0.0, "every stage but the first starts by adding fresh weights times this, after `learner.shrink`", at_least=0)
+      1.0, "multiply the weights by this before every stage but the first (Ash and Adams, 2020)", at_least=0, at_most=1)
+  perturb: float = field(0.0, "after `learner.shrink`, add fresh weights times this", at_least=0)
 
   registries: ClassVar[Mapping[str, Registry]] = {problem: LEARNERS[problem] for problem in (IMAGES, TEXT)}
   stops_early: ClassVar[bool] = True
@@ -332,9 +325,8 @@ class Plan(NamedTuple):
 class Checkpoint(Section):
   """Checkpoints."""
   seconds: float = field(30.0, "longest time between two checkpoints, in seconds", at_least=0)
-  keep: int = field(2, "number of checkpoints to keep, the newest ones", at_least=1)
-  keep_every: int = field(
-      0, "number of stages between two checkpoints that are kept for good; 0: keep none for good", at_least=0)
+  keep: int = field(2, "keep this many checkpoints, the newest ones", at_least=1)
+  keep_every: int = field(0, "keep a checkpoint for good every so many stages; 0: none", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,14 +335,12 @@ class Log(Section):
   progress: bool = field(True, "show a progress bar (terminals only)")
   tensorboard: bool = field(True, "write TensorBoard files")
   wandb: str = field(
-      "", "project at Weights & Biases that receives the metrics (needs `pip install 'alma_jax[wandb]'`); empty: none")
+      "", "project at Weights & Biases that receives the metrics (needs `pip install 'alma_jax[wandb]'`)")
   predictor: bool = field(
-      False, "write a new predictor into the run folder after every stage, for `alma predict` and `alma serve`; "
-      "without it they read the last checkpoint when they start")
+      False, "write a new predictor after every stage, for `alma predict` and `alma serve`; otherwise they read the "
+      "last checkpoint when they start")
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
-  metrics: tuple[str, ...] = field(
-      (), "further metrics, as in (balanced_error,confusion); `alma list` has their names, and docs/metrics.md their "
-      "formulas")
+  metrics: tuple[str, ...] = field((), "further metrics, as in (balanced_error,confusion); see docs/metrics.md")
 
   drift, lca = 0.0, 0  # nothing watches for drift, and LCA is not measured
 
@@ -364,13 +354,13 @@ class Log(Section):
 class StreamLog(Log):
   """What a run on mega-batches reports."""
   drift: float = field(
-      0.0, "confidence δ of ADWIN, which warns if the prequential error or perplexity rises; δ is about the "
-      "probability of a false alarm. 0: off", at_least=0, below=1)
+      0.0, "confidence δ of ADWIN, about the probability of a false alarm; it warns if the prequential error or "
+      "perplexity rises. 0: off", at_least=0, below=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskLog(Log):
   """What a run on a stream of tasks reports."""
   lca: int = field(
-      0, "number of steps b of LCA@b: the mean test accuracy on a task after 0, 1, ..., b steps of the training that "
-      "is kept; 0: not measured", at_least=0)
+      0, "steps b of LCA@b, the mean test accuracy on a task after 0, 1, ..., b steps of its training; 0: not measured",
+      at_least=0)

@@ -55,8 +55,7 @@ class Schedule(Section):
 class Every(Schedule):
   """Trains after every w mega-batches, and at the end."""
   name: str = "every"
-  waiting_time: int = field(
-      2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
+  waiting_time: int = field(2, "mega-batches of a stage, w: the learner waits for w of them, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
 
@@ -123,8 +122,8 @@ class Adaptive(Schedule):
   """Trains when the expected gain pays for a training; see data/schedule.py."""
   name: str = "adaptive"
   price: float = field(
-      0.0, "price of a multiply-add, in error (text: perplexity) times mega-batches; the schedule minimises "
-      "CER + price x Comp", at_least=0)
+      0.0, "price of a multiply-add; the schedule minimises CER + price x Comp (text: perplexity for error)",
+      at_least=0)
 
   is_fixed: ClassVar[bool] = False
 
@@ -155,15 +154,14 @@ def _power_ends(num_megabatches: int, num: int, exponent: float) -> tuple[int, .
 
 ALWAYS: Schedule = Every(waiting_time=1)
 SCHEDULES: Mapping[str, type[Schedule]] = {cls.name: cls for cls in (Every, Power, Geometric, Adaptive)}
-WHEN = ("when the learner trains: after `every` waiting_time mega-batches; at t_s = B (s/S)^p (`power`); at "
-        "t_(s+1) = factor t_s (`geometric`); or when the expected gain pays for a training (`adaptive`)")
+WHEN = "train `every` w mega-batches, at `power` or `geometric` times, or when it pays for itself (`adaptive`)"
 
 
 @dataclasses.dataclass(frozen=True)
 class AnyStream(Section):
   """Base class of all streams."""
   num_megabatches: int = field(
-      20, "number of mega-batches of the stream, B; for `live:DIR` at most this many, and 0: no limit", at_least=0)
+      20, "mega-batches of the stream, B; for `live:DIR` at most this many, and 0: no limit", at_least=0)
 
   schedule = ALWAYS
 
@@ -177,15 +175,12 @@ class AnyStream(Section):
 class Stream(AnyStream):
   """A stream of mega-batches."""
   replay: float = field(
-      0.0, "share of the memory that is kept from stage to stage and added to the stage's new data", at_least=0,
-      at_most=1)
+      0.0, "share of the memory to keep from stage to stage and to add to the stage's new data", at_least=0, at_most=1)
   replay_share: float | str = field(
-      0.0, "share of every batch that comes from earlier stages, so replay needs no extra steps; `uniform`: the "
-      "memory's share of all examples, old and new", at_least=0, below=1,
-      choices=("uniform",))
+      0.0, "share of every batch that comes from earlier stages, without extra steps; `uniform`: the memory's share of "
+      "all examples", at_least=0, below=1, choices=("uniform",))
   memory_size: int = field(
-      0, "with `stream.replay_share`: largest number of examples to keep of earlier stages, a uniform sample; "
-      "0: all", at_least=0)
+      0, "with `stream.replay_share`: most examples to keep of earlier stages, a uniform sample; 0: all", at_least=0)
   schedule: Schedule = choice(SCHEDULES, "every", WHEN)
 
   val_fraction = 0.0  # share of every mega-batch that is held out for validation

@@ -12,8 +12,8 @@ from alma_jax.config.text_sections import check_different
 from alma_jax.errors import BadInput
 
 # Meaning of an option that several learners have.
-ROOT = ("folder of a finished run with the same `model`, of one network or on a stream of tasks, whose (last) network "
-        "is a further candidate of every task; empty: none")
+ROOT = ("folder of a finished run with the same `model`, of one network or on tasks; its (last) network is a further "
+        "candidate of every task")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,7 @@ class TaskOptions(AnyOptions):
 class Tasks(DataSet):
   """Base class of the fields of a stream of tasks, each of which is a small data set of images."""
   data_dir: str = field("", DATA_DIR)
-  test_per_class: int = field(
-      0, "largest number of test images of a class; 0: as the stream defines it", at_least=0)
+  test_per_class: int = field(0, "most test images of a class; 0: as the stream defines it", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (TASKS,)
   protocol: ClassVar[Any] = "alma_jax.protocols.tasks:Tasks"
@@ -60,7 +59,7 @@ class Tasks(DataSet):
 @dataclasses.dataclass(frozen=True)
 class Stream(AnyStream):
   """A stream of tasks. The learner trains on each when it arrives."""
-  num_megabatches: int = field(0, "number of tasks, the first ones of the stream; 0: all", at_least=0)
+  num_megabatches: int = field(0, "use the first tasks of the stream, this many; 0: all", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,15 +71,13 @@ class Train(image_sections.Epochs):
       OPTIMIZERS[TASKS], "adam", "the optimiser; its state starts afresh in every training")
   learning_rate: tuple[float, ...] = field((1e-2, 1e-3), "learning rate, or several to choose from", above=0)
   weight_decay: tuple[float, ...] = field(
-      (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, which is added to the gradient, or several to choose from",
-      at_least=0)
+      (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, or several to choose from", at_least=0)
   patience: int = field(
-      30, "stop a training after this many validations in which none of the networks that train side by side has "
-      "improved; 0: never stop early", at_least=0)
+      30, "stop a training after this many validations without an improvement of any network that trains side by side; "
+      "0: never stop early", at_least=0)
   num_random: int = field(
-      0, "number of pairs of a learning rate and a weight decay that every task draws at random: the rate "
-      "log-uniformly between the smallest and the largest `train.learning_rate`, the decay from `train.weight_decay`; "
-      "0: try all pairs", at_least=0)
+      0, "every task draws this many pairs: a rate log-uniformly between the smallest and the largest "
+      "`train.learning_rate`, a decay from `train.weight_decay`; 0: try all pairs", at_least=0)
 
   @property
   def each(self) -> image_sections.Train:

@@ -21,17 +21,13 @@ class Text(DataSet):
     keeps_documents: whether a stage knows which document a window comes from.
   """
   vocab_size: int = field(
-      8192, "number of tokens in the vocabulary of the byte-level BPE; fewer if the first mega-batch is too small",
+      8192, "tokens in the vocabulary of the byte-level BPE; fewer if the first mega-batch is too small",
       at_least=_LEAST_VOCABULARY)
-  tokenizer: str = field(
-      "", "path of a JSON file of the `tokenizers` package; empty: a BPE is trained on the first mega-batch")
-  sequence_length: int = field(512, "number of tokens of a window, L", at_least=2)
-  cross_documents: bool = field(
-      True, "let a window hold the end of one document and the beginning of the next; either way, every token is "
-      "predicted once")
+  tokenizer: str = field("", "JSON file of the `tokenizers` package; empty: train a BPE on the first mega-batch")
+  sequence_length: int = field(512, "tokens of a window, L", at_least=2)
+  cross_documents: bool = field(True, "let a window hold the end of one document and the beginning of the next")
   eval_tokens: int = field(
-      100_000, "number of tokens to use from the validation text and from the test text, evenly spread; 0: all",
-      at_least=0)
+      100_000, "tokens to use of the validation text and of the test text, evenly spread; 0: all", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
   protocol: ClassVar[Any] = "alma_jax.protocols.offline:Texts"
@@ -54,26 +50,20 @@ class Stream(stream.Stream):
 @dataclasses.dataclass(frozen=True)
 class Train(Section):
   """Training of language models, by Adam."""
-  steps: int = field(300, "number of training steps of a stage, also of a shorter last stage", at_least=1)
+  steps: int = field(300, "training steps of a stage, also of a shorter last stage", at_least=1)
   steps_multiplier: int = field(
-      1, "factor of `train.steps`; a learner that waits for w mega-batches needs w here to train as long as one that "
-      "does not wait", at_least=1)
-  warmup_steps: int = field(
-      30, "number of steps in which the learning rate rises linearly; then it falls to 0, see `train.decay`",
-      at_least=0)
+      1, "factor of `train.steps`; at waiting time w, set it to w to train as long as without waiting", at_least=1)
+  warmup_steps: int = field(30, "steps in which the learning rate rises linearly; then see `train.decay`", at_least=0)
   decay: float = field(
-      1.0, "share of a stage's steps, at its end, in which the learning rate falls linearly to 0; after the "
-      "warm-up and before that, it is constant. 1: it falls right after the warm-up", above=0, at_most=1)
-  batch_size: int = field(8, "number of windows of a step", at_least=1)
-  micro_batch: int = field(
-      0, "number of windows that a device computes at once; 0: its whole share of the step", at_least=0)
-  eval_every: int = field(100, "number of steps between two validations; 0: only one, at the end", at_least=0)
+      1.0, "the learning rate falls linearly to 0 in this last share of a stage's steps, and is constant before. 1: it "
+      "falls right after the warm-up", above=0, at_most=1)
+  batch_size: int = field(8, "windows of a step", at_least=1)
+  micro_batch: int = field(0, "windows that a device computes at once; 0: its whole share of the step", at_least=0)
+  eval_every: int = field(100, "steps between two validations; 0: only one, at the end", at_least=0)
   learning_rate: tuple[float, ...] = field(
-      (4e-3,), "learning rate at the end of the warm-up; if you give several, every stage selects the one with the "
-      "best validation perplexity", above=0)
-  restart: float = field(
-      1.0, "factor of the learning rate in every stage after the first, so that it does not restart at its peak",
-      above=0, at_most=1)
+      (4e-3,), "learning rate at the end of the warm-up; of several, every stage selects the one with the best "
+      "validation perplexity", above=0)
+  restart: float = field(1.0, "factor of the learning rate in every stage after the first", above=0, at_most=1)
 
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0

@@ -22,13 +22,13 @@ class Options(sections.Options):
   """A growing ensemble whose new member concentrates on the examples that the old members get wrong (SAMME)."""
   name: str = "boosting"
   init: str = field(
-      "last", "initial weights of a new member: those of the `last` or the `first` member, or from `scratch`",
+      "last", "initial weights of a new member: of the `last` or the `first` member, or fresh ones (`scratch`)",
       choices=("last", "first", "scratch"))
   weighting: str = field(
-      "resample", "how a new member uses the weights of the examples: its epochs are drawn by them (`resample`), or "
-      "they multiply the losses (`loss`)", choices=("resample", "loss"))
+      "resample", "the weights of the examples decide which ones a new member draws (`resample`), or multiply its "
+      "losses (`loss`)", choices=("resample", "loss"))
   coefficients: str = field(
-      "validation", "the data from which the weights of the members are computed", choices=("validation", "train"))
+      "validation", "data from which to compute the weights of the members", choices=("validation", "train"))
 
   @property
   def init_from_scratch(self) -> bool:

@@ -27,12 +27,12 @@ from alma_jax.types import Array, Cost, Tree
 class Options(sections.Options):
   """Branch-Train-Merge: copies of one language model train on a domain each; the context weights their predictions."""
   name: str = "btm"
-  num_domains: int = field(4, "number of domains, each of which has a network of its own", at_least=1)
+  num_domains: int = field(4, "number of domains, each with its own network", at_least=1)
   domains: str = field(
-      "tfidf", "how the documents are divided: k-means of their `tfidf`, or at `random`", choices=("tfidf", "random"))
+      "tfidf", "divide the documents by k-means of their `tfidf`, or at `random`", choices=("tfidf", "random"))
   seed_share: float = field(
-      0.5, "share of the steps of the first stage that train one network on all documents, of which the experts are "
-      "copies", above=0, below=1)
+      0.5, "share of the first stage's steps that train one network on all documents; the experts are copies of it",
+      above=0, below=1)
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
 

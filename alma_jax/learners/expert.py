@@ -23,10 +23,10 @@ from alma_jax.types import Tree, Variables
 class Options(sections.Options):
   """One expert of a flat hard mixture, trained without the others; `alma apart` makes such runs."""
   name: str = "expert"
-  gate: str = field("", "file with the base network and the prototypes, which `alma apart` has published")
-  cluster: int = field(0, "number of the cluster on whose examples the expert trains, from 0", at_least=0)
+  gate: str = field("", "file with the base network and the prototypes, written by `alma apart`")
+  cluster: int = field(0, "cluster on whose examples the expert trains, from 0", at_least=0)
   init: str = field(
-      "copy", "initial weights: a `copy` of the base network, if it has the same width, or from `scratch`",
+      "copy", "initial weights: a `copy` of the base network, if it has the same width, or fresh ones (`scratch`)",
       choices=("copy", "scratch"))
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 

@@ -29,18 +29,15 @@ class Options(sections.Options):
   """Firefly: growth widens the layers, by splitting neurons and adding new ones where that lowers the loss most."""
   name: str = "ff"
   grow_every: int = field(1, sections.GROW_EVERY, at_least=1)
-  growth_rate: float = field(
-      0.25, "how much a growth adds, in neurons or parameters (`growth_of`), as a multiple of the initial number",
-      above=0)
+  growth_rate: float = field(0.25, "how much a growth adds, as a multiple of the initial number", above=0)
   growth_of: str = field(
-      "neurons", "what `growth_rate` counts: `neurons`, as in the authors' code, or `parameters`, as the paper says",
+      "neurons", "what `growth_rate` counts: `neurons` (authors' code) or `parameters` (paper)",
       choices=("neurons", "parameters"))
   num_candidates: int = field(
-      0, "number of candidates for new neurons in each layer; 0: as many as `model.width`; the authors' code uses 70",
-      at_least=0)
-  grow_depth: bool = field(False, "whether growth may also add residual layers")
-  score_points: int = field(2, "number of strengths at which candidates are scored", at_least=1)
-  score_batches: int = field(8, "number of batches on which candidates are scored", at_least=1)
+      0, "candidates for new neurons in each layer; 0: as many as `model.width`; authors' code: 70", at_least=0)
+  grow_depth: bool = field(False, "growth may also add residual layers")
+  score_points: int = field(2, "strengths at which candidates are scored", at_least=1)
+  score_batches: int = field(8, "batches on which candidates are scored", at_least=1)
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
   def make(self, context: Any) -> Any:

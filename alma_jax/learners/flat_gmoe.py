@@ -23,13 +23,11 @@ class Options(sections.Options):
   """A Switch Transformer whose mixtures grow: the experts with the largest validation loss are duplicated."""
   name: str = "gmoe"
   add_experts: tuple[int, ...] = field(
-      (2, 2, 4), "number of experts that every mixture gains before stages 1, 2, ...; later stages add no experts",
-      at_least=0)
+      (2, 2, 4), "experts that every mixture gains before stages 1, 2, ...; later stages add none", at_least=0)
   copies: str = field(
-      "offset", "how experts are duplicated: `offset` preserves the function; `plain` does not, and is the paper's way",
+      "offset", "how to duplicate experts: `offset` preserves the function; `plain` (paper) does not",
       choices=("offset", "plain"))
-  noise: float = field(
-      1e-3, "standard deviation of the noise that makes the routers of the two copies differ", at_least=0)
+  noise: float = field(1e-3, "standard deviation of the noise that makes the routers of two copies differ", at_least=0)
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)

@@ -15,9 +15,9 @@ from alma_jax.training import loop
 class Options(sections.Options):
   """A growing ensemble: every stage after the first freezes the old members and adds new ones."""
   name: str = "gens"
-  members_per_stage: int = field(1, "number of members that every stage adds", at_least=1)
+  members_per_stage: int = field(1, "members that every stage adds", at_least=1)
   init: str = field(
-      "copy", "initial weights of new members: a `copy` of the last members, or from `scratch`",
+      "copy", "initial weights of new members: a `copy` of the last ones, or fresh ones (`scratch`)",
       choices=("copy", "scratch"))
   combine: str = field("probabilities", sections.COMBINE, choices=sections.COMBINATIONS)
 

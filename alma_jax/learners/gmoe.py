@@ -27,7 +27,7 @@ class MoEOptions(sections.Options):
   """A mixture of experts in each hidden layer of the MLP, or in blocks 2 to 5 of the VGG, behind a tree of gates."""
   name: str = "moe"
   gating: str = field(
-      "soft", "whether all experts contribute by their weights (`soft`), or gates choose one (`hard`)",
+      "soft", "all experts contribute by their weights (`soft`), or gates choose one (`hard`)",
       choices=("soft", "hard"))
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
@@ -45,11 +45,10 @@ class GMoEOptions(MoEOptions):
   name: str = "gmoe"
   grow_every: int = field(1, sections.GROW_EVERY, at_least=1)
   split_by: str = field(
-      "loss", "the expert that is split: the one with the largest summed validation `loss`, the one with the largest "
-      "`usage`, or a `random` one", choices=("loss", "usage", "random"))
+      "loss", "split the expert with the largest summed validation `loss` or the largest `usage`, or a `random` one",
+      choices=("loss", "usage", "random"))
   keep_optimizer: bool = field(
-      False, "whether a stage continues with the optimiser's moments of the stage before; both halves of a split "
-      "expert get those of their parent")
+      False, "keep the optimiser's moments from stage to stage; the halves of a split expert get those of their parent")
 
   defaults: ClassVar = {"model.num_experts": 1}
   adds_experts: ClassVar[bool] = True

@@ -31,21 +31,20 @@ class Options(sections.Options):
   """A flat hard mixture: the examples are clustered by their features, and each cluster has a network of its own."""
   name: str = "hmoe"
   init: str = field(
-      "copy", "initial weights of the experts: a `copy` of the base network, or from `scratch`",
+      "copy", "initial weights of the experts: a `copy` of the base network, or fresh ones (`scratch`)",
       choices=("copy", "scratch"))
-  min_shard: int = field(10, "a cluster is removed if fewer examples than this have ever belonged to it", at_least=1)
+  min_shard: int = field(10, "remove a cluster to which fewer examples than this have ever belonged", at_least=1)
   add_beyond: float = field(
-      0.0, "if `min_shard` examples are farther from all prototypes than this multiple of the root mean square "
-      "distance in the first clustering, they form a new cluster; 0: no clusters are added", at_least=0)
+      0.0, "`min_shard` examples form a new cluster if they are farther from all prototypes than this multiple of the "
+      "root mean square distance in the first clustering; 0: add none", at_least=0)
   split_every: int = field(
-      0, "number of stages from one split of the cluster with the largest validation loss to the next; 0: no cluster "
-      "is split", at_least=0)
+      0, "split the cluster with the largest validation loss every so many stages; 0: never", at_least=0)
   em_rounds: int = field(
-      1, "number of times that the experts of a stage are trained. Before each but the first time, every prototype "
-      "moves to the mean of the training examples on which its expert has the least loss of all (hard EM)", at_least=1)
+      1, "how often a stage trains its experts (hard EM). From the second time on, every prototype first moves to the "
+      "mean of the training examples on which its expert has the least loss", at_least=1)
   expert_widths: tuple[int, ...] = field(
-      (), "widths of the networks of the experts, which take turns, as in (8,32): expert 0, 2, ... has the first one. "
-      "An expert of another width than `model.width` starts from scratch; empty: all have `model.width`", at_least=1)
+      (), "widths of the experts in turn: with (8,32), experts 0, 2, ... have 8. An expert of another width than "
+      "`model.width` starts from scratch; empty: all have `model.width`", at_least=1)
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
   defaults: ClassVar = {"model.num_experts": 4}

@@ -38,19 +38,19 @@ class Options(TaskOptions):
   and trains new ones; of all ways to divide the path the one with the best validation accuracy is kept.
   """
   name: str = "mntdp"
-  neighbors: int = field(15, "number of nearest neighbours by which earlier tasks are judged", at_least=1)
-  max_train: int = field(1000, "largest number of training images that are embedded", at_least=1)
-  max_val: int = field(1000, "largest number of validation images that are embedded", at_least=1)
+  neighbors: int = field(15, "nearest neighbours by which to judge earlier tasks", at_least=1)
+  max_train: int = field(1000, "most training images to embed", at_least=1)
+  max_val: int = field(1000, "most validation images to embed", at_least=1)
   direction: str = field(
-      "fw", "which modules are new: those above the reused ones (`fw`), those below them (`bw`), or either (`both`)",
+      "fw", "add new modules above the reused ones (`fw`), below them (`bw`), or either (`both`)",
       choices=("fw", "bw", "both"))
   prior: str = field(
-      "knn", "which earlier path is reused: the most similar one (`knn`), a random one (`random`), or each in turn "
-      "(`all`)", choices=("knn", "random", "all"))
+      "knn", "reuse the most similar earlier path (`knn`), a `random` one, or each in turn (`all`)", choices=("knn",
+      "random", "all"))
   search: All | path_search.Reinforce = choice(
       {cls.name: cls for cls in (All, path_search.Reinforce)}, "all",
-      "how a path is found: `all` candidates are trained, and the best is kept; or `reinforce` trains a sampler of "
-      "candidates, and the likeliest one is trained")
+      "train `all` candidates and keep the best, or train a sampler of candidates and then the likeliest one "
+      "(`reinforce`)")
 
   num_tried: ClassVar[int] = 6
 

@@ -34,9 +34,9 @@ _RATE = 0.05  # learning rate of the sampler, by Adam
 class Reinforce(Section):
   """The fields of a search, see above."""
   name: str = "reinforce"
-  search_steps: int = field(300, "number of training steps of the sampler", at_least=1)
+  search_steps: int = field(300, "training steps of the sampler", at_least=1)
   price: float = field(0.01, "price of a new module, c, in nats of the loss", at_least=0)
-  entropy: float = field(0.01, "factor of the sampler's entropy, which is added to its reward", at_least=0)
+  entropy: float = field(0.01, "factor of the sampler's entropy in its reward", at_least=0)
 
   def judge(self, search: Callable[["Reinforce"], "Found"]) -> "Found":
     """What the search finds out about the candidates."""

@@ -28,9 +28,9 @@ class Options(TaskOptions):
   features of random weights.
   """
   name: str = "select"
-  neighbors: int = field(5, "number of nearest neighbours by which features are judged", at_least=1)
-  max_train: int = field(10_000, "largest number of training images that are embedded", at_least=1)
-  max_val: int = field(5_000, "largest number of validation images that are embedded", at_least=1)
+  neighbors: int = field(5, "nearest neighbours by which to judge features", at_least=1)
+  max_train: int = field(10_000, "most training images to embed", at_least=1)
+  max_val: int = field(5_000, "most validation images to embed", at_least=1)
   root: str = field("", task_sections.ROOT)
 
   def make(self, context: Any) -> Any:

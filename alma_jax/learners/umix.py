@@ -16,8 +16,7 @@ class Options(sections.Options):
   name: str = "umix"
   num_members: int = field(5, "number of models", at_least=1)
   combine: str = field(
-      "mean", "how the models' logits are combined; `sum` is the behaviour of the authors' code",
-      choices=("mean", "sum"))
+      "mean", "how to combine the models' logits; the authors' code takes the `sum`", choices=("mean", "sum"))
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
   stops_early: ClassVar[bool] = False

@@ -145,21 +145,20 @@ class Model(sections.Model):
   """A Switch Transformer: every second layer has a mixture of experts."""
   name: str = "switch"
   width: int = field(128, "size of the vector that represents a token, d", at_least=1)
-  num_layers: int = field(4, "number of layers; every second one has a mixture of experts", at_least=2)
+  num_layers: int = field(4, "layers; every second one has a mixture of experts", at_least=2)
   num_heads: int = field(4, "number of attention heads", at_least=1)
-  num_experts: int = field(4, "initial number of experts of every mixture", at_least=1, at_most=sections.MOST_EXPERTS)
+  num_experts: int = field(4, "initial experts of every mixture", at_least=1, at_most=sections.MOST_EXPERTS)
   capacity_factor: float = field(
-      1.0, "number of tokens of a group that an expert takes in training, as a multiple of its equal share; further "
-      "tokens skip the expert. Evaluation has no limit", above=0)
-  group_size: int = field(
-      0, "number of tokens that are routed together, a divisor or a multiple of a window; 0: a window", at_least=0)
+      1.0, "tokens of a group that an expert takes in training, as a multiple of its equal share; the rest skip it. "
+      "Evaluation has no limit", above=0)
+  group_size: int = field(0, "tokens to route together, a divisor or a multiple of a window; 0: a window", at_least=0)
   balance: float = field(0.01, "weight of the load-balancing loss", at_least=0)
   dropout: tuple[float, ...] = field(
-      (0.0,), "dropout rate; of several rates every stage selects the one with the best validation perplexity",
+      (0.0,), "dropout rate; of several, every stage selects the one with the best validation perplexity",
       at_least=0, at_most=0.99)
   jitter: float = field(
-      0.0, "the routers' inputs are multiplied by U(1 - jitter, 1 + jitter) in training", at_least=0, below=1)
-  remat: bool = field(False, "whether the backward pass computes activations again, which saves memory")
+      0.0, "in training, multiply the routers' inputs by U(1 - jitter, 1 + jitter)", at_least=0, below=1)
+  remat: bool = field(False, "save memory: the backward pass computes activations again")
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
   layer_weights: ClassVar[int] = 4

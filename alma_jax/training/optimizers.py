@@ -93,7 +93,7 @@ class SGD(Optimizer):
   """Stochastic gradient descent."""
   name: str = "sgd"
   momentum: float = field(0.0, "momentum", at_least=0, below=1)
-  nesterov: bool = field(False, "whether the momentum is Nesterov's")
+  nesterov: bool = field(False, "Nesterov's momentum")
 
   def transform(self, rate: Any) -> optax.GradientTransformation:
     return optax.sgd(rate, self.momentum or None, self.nesterov)

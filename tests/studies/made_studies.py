@@ -1,7 +1,6 @@
 """Made runs of studies with known answers, and what tests read from the page of the claims."""
 import itertools
 import math
-import re
 
 import numpy as np
 import pandas as pd
@@ -109,34 +108,10 @@ def keep(folder, name, runs, stream, results=None):
   return claims.keep(report, results or folder, name)
 
 
-def verdicts(folder, number=3):
-  """{(claim, study): verdict} of the page of a folder, or another column of its table."""
+def verdicts(folder, column="verdict"):
+  """{(claim, study): verdict} of a folder of studies, or another column of its table."""
   import claims
-  found, text = {}, ""
-  for line in claims.page(folder).splitlines():
-    parts = [part.strip() for part in line.split("|")]
-    if len(parts) == 7 and parts[3].startswith("*"):
-      text = parts[1].split("**")[1].partition(". ")[2] if parts[1] else text
-      found[text, study_of(parts[2])] = parts[number].strip("*")
-  return found
-
-
-def counts(folder, number):
-  """{(claim, study): cell} of a column of the page's table of comparisons."""
-  import claim_list
-  import claims
-  found = {}
-  for line in claims.page(folder).splitlines():
-    parts = [part.strip() for part in line.split("|")]
-    if len(parts) == 11 and parts[1].isdigit():
-      every = [*claim_list.CLAIMS, *claim_list.QUESTIONS]
-      found[every[int(parts[1]) - 1].text, study_of(parts[3])] = parts[number]
-  return found
-
-
-def study_of(cell):
-  """"CIFAR-10, 3 epochs" of "[CIFAR-10, 3 epochs](cifar/README.md), 64 of 192 runs"."""
-  return re.sub(r", \d+ of \d+ runs$", "", re.sub(r"\[(.*)\]\(.*?\)", r"\1", cell))
+  return {(row["text"], row["study"]): row[column] for _, row in claims.verdicts(folder).iterrows()}
 
 
 def judged(claim, rows):

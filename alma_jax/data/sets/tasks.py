@@ -91,8 +91,8 @@ class Named(Made):
     fill: adds the recipes of all tasks to a list.
   """
   sources: str = field(
-      "auto", "where SVHN, Fashion-MNIST, DTD and CIFAR-100 come from: `real` data sets, `stand_ins` that are made "
-      "from MNIST and CIFAR-10, or real ones where they are prepared (`auto`)", choices=("auto", "real", "stand_ins"))
+      "auto", "for SVHN, Fashion-MNIST, DTD and CIFAR-100: `real` data sets, `stand_ins` made from MNIST and CIFAR-10, "
+      "or real ones where they are prepared (`auto`)", choices=("auto", "real", "stand_ins"))
 
   drawn_from: ClassVar[tuple[str, ...]]
   fill: ClassVar[Callable[[TaskList], None]]
@@ -224,8 +224,8 @@ class Listed(Made):
   """Your own list of tasks."""
   name: str = "tasks"
   image_size: int = field(
-      0, "width and height in pixels to which images are resized, in three channels, without keeping their aspect "
-      "ratio; 0: images are not resized, and must have one shape", at_least=0)
+      0, "resize images to this width and height in pixels and three channels, changing their aspect ratio; 0: keep "
+      "them; all must have one shape", at_least=0)
 
   form: ClassVar[str] = "tasks:PATH.py"
 
