@@ -16,7 +16,7 @@ Look
 
 Use
   alma predict --workdir DIR X   print class probabilities or scores of texts
-  alma evaluate --workdir DIR    score a run on new labelled data
+  alma evaluate --workdir DIR    score a run on its test set or on new data
   alma serve --workdir DIR       serve predictions over HTTP
   alma sample --workdir DIR      write text with a language model
   alma export --workdir DIR      make a predictor that runs without alma_jax
@@ -45,7 +45,8 @@ from alma_jax.config import document, registry
 from alma_jax.errors import BadInput
 from alma_jax.version import __version__
 
-_FIRST = ("anytime", "sm")  # learners to start with
+_FIRST = {"anytime": "Start here to get good predictions soon after data arrive.",
+          "sm": "Start here to find out when to train, and as the baseline of a comparison."}
 _WIDTH = 120  # where there is no terminal
 _MODULES = {"run": "main", **{name: name for name in (
     "demo", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
@@ -118,7 +119,7 @@ def _learners(problem: str) -> dict[str, str]:
   recipes = configs.RECIPES[problem]
   every = _about(registry.LEARNERS[problem]) | {
       name: f"{recipe.meaning} ({recipe.learner})" for name, recipe in recipes.items()}
-  return {name: f"{every[name]} Start here." for name in _FIRST if name in every} | {
+  return {name: f"{every[name]} {when}" for name, when in _FIRST.items() if name in every} | {
       name: text for name, text in every.items() if name not in _FIRST}
 
 

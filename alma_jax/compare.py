@@ -1,8 +1,8 @@
 """Compares two runs: alma compare RUN RUN [--out FILE.png]
 
 Says which run is better and what both cost, on the mega-batches that both have seen. Then it prints the fields in which
-their configurations differ, the test errors of both over the stream, and the mean paired difference: of the test error
-and, with a 95 % interval, of the prequential error. The runs need not be finished. --out draws the curves. For many
+their configurations differ, the test errors of both over the stream, and the mean difference: of the test error and,
+with a 95 % interval, of the prequential error. The runs need not be finished. --out draws the curves. For many
 runs over several seeds use `alma report`.
 """
 import sys

@@ -1,6 +1,6 @@
-"""Scores a run on new labelled data: alma evaluate --workdir RUN [--task T] --data DATA
+"""Scores a run on labelled data: alma evaluate --workdir RUN [--task T] [--data DATA]
 
-DATA is one of
+Without --data it scores the run's own test set, which a run has held out of its data if they have none. DATA is one of
   DIR             a folder of images by class, DIR/CLASS/*.png; if there is a folder DIR/test, DIR/test/CLASS/*.png
   FILE.npz        arrays x [N, ...] and y [N], or x_test and y_test
   FILE.parquet    columns of images and labels
@@ -18,6 +18,7 @@ images, a warning says so. Images of a NAME are changed as streams of tasks chan
 channels, or all to dataset.image_size.
 
 It also prints the metrics that --metrics names, as in --metrics=nll,macro_f1; by default, the run's `log.metrics`.
+--out also lists the images that were classified wrongly, each with its file, its class and the predicted one.
 """
 import argparse
 import dataclasses
@@ -26,7 +27,7 @@ import json
 import pathlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,9 @@ from alma_jax.data.form import Form
 from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.predictors import answers, inputs
+from alma_jax.predictors import answers, inputs, texts
 from alma_jax.predictors.description import Description
-from alma_jax.store.record import Record
+from alma_jax.store.record import DATA, Record
 
 _NAMES = ("digits", "mnist", "cifar10")
 _MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
@@ -51,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command line."""
   parser = commands.Parser("-m alma_jax.evaluate", __doc__)
   predict.add_arguments(parser)
-  parser.add_argument("--data", required=True, help="labelled data: a folder DIR/CLASS/*.png, FILE.npz, FILE.parquet, "
-                      "FILE.txt, FILE.jsonl, or the name of a data set")
+  parser.add_argument("--data", help="labelled data: a folder DIR/CLASS/*.png, FILE.npz, FILE.parquet, FILE.txt, "
+                      "FILE.jsonl, or the name of a data set; default: the run's own test set")
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
   parser.add_argument("--image_column", default="", help="column of a Parquet file with the images or lists of numbers"
                       "; default: image, img, images or x")
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                       "labels, y or class, or the only one whose name ends in _label")
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
   parser.add_argument("--metrics", help="further metrics, as in nll,macro_f1; default: the run's log.metrics")
-  parser.add_argument("--out", help="file to write the scores to, as JSON")
+  parser.add_argument("--out", help="file to write the scores and the wrong images to, as JSON")
   args = parser.parse_args(argv)
   commands.quiet()
   if args.out:
@@ -68,11 +69,12 @@ def main(argv: Sequence[str] | None = None) -> None:
   stored, _, record = predict.stored_of(args)
   predictor, known = predict.load(stored), stored.description
   metrics = _metrics(args, record, known.problem)
-  found, shown, hashes = predictor.evaluate(args.data, _batches(args, predictor.program.batch_size, known), metrics)
-  found["overlap"] = _overlap(args, record, hashes, known.form)
+  what = args.data or f"the test set of {record.fields['dataset.name'] if record.is_begun else args.workdir}"
+  found, shown, hashes = predictor.evaluate(what, _given(args, record, predictor, what), metrics)
+  found["overlap"] = _overlap(args, record, hashes, known.form, what)
   if known.task:
     found["task"] = known.task.name
-  found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None, stage=known.stage)
+  found |= dict(data=what, workdir=str(args.workdir), predictor=predictor.version or None, stage=known.stage)
   if args.out:
     try:
       write_bytes(pathlib.Path(args.out).expanduser(), (json.dumps(found, indent=2) + "\n").encode())
@@ -92,6 +94,43 @@ def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sec
   return [known[name]() for name in chosen if name in known]
 
 
+def _given(args: argparse.Namespace, record: Record, predictor: Any, what: str) -> Iterable[Any]:
+  """What is scored: labelled images in batches, or documents as bytes; `what`: how messages call it."""
+  known, size = predictor.known, predictor.program.batch_size
+  if args.data is not None and known.problem == registry.TEXT:
+    return (document.text for document in texts.read([args.data.removeprefix("text:")]))
+  if args.data is not None:
+    return _batches(args, size, known)
+  try:
+    if not record.is_begun:
+      raise BadInput(f"{args.workdir} holds a predictor, and no run; give --data.")
+    with warnings.catch_warnings(action="ignore"):  # the run has already warned about its data
+      found, fingerprint = _section(args, record).tested(record.config, known.task and known.task.number)
+    if fingerprint not in (None, record.fields[DATA]):
+      raise BadInput(f"{record.config.dataset.name} has changed since the run began; restore it, or give --data.")
+  except BadInput as error:
+    raise BadInput(f"without --data, the run is scored on its own test set, which cannot be read: {_advised(error)}"
+                   ) from error
+  return found if known.problem == registry.TEXT else _cut(found, size, known, what)
+
+
+def _section(args: argparse.Namespace, record: Record) -> Any:
+  """The section `dataset` of the run, with the folder --data_dir."""
+  section: Any = record.config.dataset
+  has_folder = args.data_dir and "data_dir" in {field.name for field in dataclasses.fields(section)}
+  return dataclasses.replace(section, data_dir=args.data_dir) if has_folder else section
+
+
+def _cut(found: examples.Examples, size: int, known: Description, what: str) -> Iterator[examples.Examples]:
+  """Yields examples in batches, in the form and with the classes of the predictor."""
+  with examples.named(what):
+    assert found.labels is not None
+    x, y = known.form.fit(found.x), known.classes.number(found.labels)
+  for start in range(0, len(x), size):
+    rows = slice(start, start + size)
+    yield examples.Examples(found.source[rows], found.row[rows], x[rows], Labels(y[rows]))
+
+
 def _batches(args: argparse.Namespace, size: int, known: Description) -> Iterator[examples.Examples]:
   """The labelled images of --data; `known`: of the predictor."""
   form, classes = known.form, known.classes
@@ -109,13 +148,9 @@ def _batches(args: argparse.Namespace, size: int, known: Description) -> Iterato
     dataset = datasets.load(args.data, args.data_dir)
   except BadInput as error:
     raise BadInput(_advised(error)) from error
-  with examples.named(f"the test set of {args.data}"):
-    x = form.fit(_of_a_task(dataset.x_test, args.data, form, known.dataset) if known.task else dataset.x_test)
-    y = classes.number(Labels(dataset.y_test, dataset.class_names, dataset.class_names is not None))
-  for start in range(0, len(x), size):
-    part = x[start:start + size]
-    yield examples.Examples([args.data] * len(part), list(range(start, start + len(part))), part,
-                            Labels(y[start:start + size]))
+  if known.task:
+    dataset = dataclasses.replace(dataset, x_test=_of_a_task(dataset.x_test, args.data, form, known.dataset))
+  yield from _cut(dataset.tested, size, known, f"the test set of {args.data}")
 
 
 def _of_a_task(x: np.ndarray, name: str, form: Form, stream: str) -> np.ndarray:
@@ -131,7 +166,8 @@ def _of_a_task(x: np.ndarray, name: str, form: Form, stream: str) -> np.ndarray:
   return image_changes.to_colour(x) if fits else x
 
 
-def _overlap(args: argparse.Namespace, record: Record, hashes: Sequence[int], form: Form | None) -> int | None:
+def _overlap(args: argparse.Namespace, record: Record, hashes: Sequence[int], form: Form | None, what: str
+             ) -> int | None:
   """The number of examples that are in the run's stream, or None if that cannot be found out.
 
   Args:
@@ -139,29 +175,28 @@ def _overlap(args: argparse.Namespace, record: Record, hashes: Sequence[int], fo
     record: of the run.
     hashes: of the examples.
     form: of the images that the predictor takes, if it takes images.
+    what: how messages call the examples.
 
   Raises:
     BadInput: there are many, and --allow_overlap is not given.
   """
   if not record.is_begun:
     return None  # an exported predictor does not know its stream
-  config = record.config
   try:
-    with warnings.catch_warnings(action="ignore"):  # the run has already warned about its data
-      section: Any = config.dataset
-      if args.data_dir and "data_dir" in {field.name for field in dataclasses.fields(section)}:
-        section = dataclasses.replace(section, data_dir=args.data_dir)
-      seen = set(map(cache.hash_row, section.arrived(config, form, functools.partial(_entries, record))))
+    with warnings.catch_warnings(action="ignore"):
+      arrived = _section(args, record).arrived(record.config, form, functools.partial(_entries, record))
+      seen = set(map(cache.hash_row, arrived))
   except BadInput as error:
     commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: "
                    f"{_advised(error)}"])
     return None
   num = sum(each in seen for each in hashes)
-  if num > _MOST_OVERLAP * len(hashes) and not args.allow_overlap:
-    raise BadInput(f"{num} of the {len(hashes)} examples of {args.data} are in the stream of the run, which may have "
-                   "been trained on them; give other data, or --allow_overlap.")
+  if args.data and num > _MOST_OVERLAP * len(hashes) and not args.allow_overlap:
+    raise BadInput(f"{num} of the {len(hashes)} examples of {what} are in the stream of the run, which may have been "
+                   "trained on them; leave out --data to score what the run has held out, give other data, or "
+                   "--allow_overlap.")
   if num:
-    commands.warn([f"{num} of the {len(hashes)} examples of {args.data} are in the stream of the run too"])
+    commands.warn([f"{num} of the {len(hashes)} examples of {what} are in the stream of the run too"])
   return num
 
 

@@ -16,6 +16,8 @@ NAMES = ("run", "sweep", "apart", "report", "sample", "export", "predict", "eval
 
 def test_everything_is_listed():
   done = alma("cli", "list")
+  said = " ".join(done.stdout.split())
+  assert [said.count(f"Start here{more}") for more in (" to get good", " to find out", "")] == [2, 2, 4]
   names = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
   files = [path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in ROOT.glob("configs/**/*.py")]
   known = [form for kind in registry.KINDS for names_of in kind.values() for form in names_of.forms()]

@@ -121,7 +121,7 @@ def test_the_metric_of_the_page(tmp_path):
   probabilities = alma_jax.load_run(tmp_path / "run").predict(data.x_test)
   assert last["brier"] == pytest.approx(((probabilities - np.eye(10)[data.y_test]) ** 2).sum(1).mean(), rel=1e-5)
   assert 0 < last["prequential_brier"] < 2
-  evaluated = ["evaluate", "--workdir=run", "--data=digits"]
+  evaluated = ["evaluate", "--workdir=run"]
   done = alma(*evaluated, "--config=brier.py", cwd=tmp_path)
   assert done.stdout.splitlines()[-2:] == [f"brier {last['brier']:.4g}", f"balanced_error {last['balanced_error']:.4g}"]
 
@@ -223,7 +223,7 @@ def test_the_network_of_the_page_has_its_parameters_and_refuses_learners(tmp_pat
   done = alma("main", "--config=small_cnn.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   # 3x3x1x4+4, batch norm 2x4; 3x3x4x8+8, 2x8; 2x2x8x10+10.
-  assert f"from {40 + 8 + 296 + 16 + 330:,} parameters" in done.stderr
+  assert f", {40 + 8 + 296 + 16 + 330:,} parameters at the start" in done.stderr
   no_head = code_of("docs/add-a-model.md").replace('layers.Head(self.num_classes, self.dtype, name="output")',
                                                    "nn.Dense(self.num_classes)")
   (tmp_path / "no_head.py").write_text(no_head)

@@ -193,6 +193,7 @@ def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, mon
   summary = json.loads((runs[0] / "summary.json").read_text())
   assert summary["measured"] == "prequential error"
   assert "cer_from_zero" not in summary
+  assert "a test set only if" in alma("evaluate", f"--workdir={runs[0]}").stderr
   newest = sorted((runs[0] / "predictor").glob("*/"))[-1]
   card = (newest / "model_card.md").read_text()
   assert "test set" not in card
@@ -505,6 +506,7 @@ def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arr
   args = ("evaluate", f"--workdir={run.path}", f"--data={folder / 'test.npz'}", f"--out={tmp_path / 'scores.json'}")
   assert alma(*args).returncode == 0
   scores = json.loads((tmp_path / "scores.json").read_text())
+  assert alma(*args[:2]).stdout.startswith(f"error {scores['error']:.4f} ")
   assert run.summary["final_error"] < 0.5
   assert scores["error"] == run.summary["final_error"]
   order = ["1", "0", "2"]  # of the classes of other data
@@ -515,7 +517,8 @@ def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arr
   monkeypatch.setattr(datasets, "load", lambda *_: dataclasses.replace(made, class_names=tuple(order)))
   for data in (tmp_path / "named.parquet", tmp_path / "floats.npz", "tfds:made"):
     assert alma(*args[:2], f"--data={data}", f"--out={tmp_path / 'other.json'}").returncode == 0
-    assert json.loads((tmp_path / "other.json").read_text()) == scores | dict(data=str(data))
+    other = json.loads((tmp_path / "other.json").read_text())
+    assert other | dict(mistakes=scores["mistakes"]) == scores | dict(data=str(data))
   (folder / "stream/002.npz").unlink()
   done = alma(*args)
   assert "1 of the 4 entries that the run has used are not there any more" in done.stderr

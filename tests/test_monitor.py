@@ -8,7 +8,8 @@ import time
 
 import filelock
 import pytest
-from reports import diverge, write_run
+from matplotlib import figure
+from reports import change, diverge, write_run
 from runs import ROOT, alma, interrupted, small_config
 from test_task_report import write_task_run
 
@@ -126,9 +127,18 @@ def test_two_runs_are_compared(tmp_path):
   assert "The configurations are equal.\n\n" in alma("compare", first, first).stdout
 
 
-def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
+def test_runs_on_other_mega_batches_are_no_pairs(tmp_path, monkeypatch):
   first, second = (write_run(tmp_path / name, [0.5, 0.3], seed=seed) for seed, name in enumerate("ab"))
-  assert "A and B cut the data into different mega-batches" in pair.text(Record(first), Record(second))
+  rewrite(first, lambda entry: entry | dict(prequential_error=0.5))
+  text = pair.text(Record(first), Record(second))
+  assert "A and B cut the data into different mega-batches" in text
+  assert "\nMean difference A - B over the 2 mega-batches" in text
+  assert "  prequential error: not measured by B (learners that freeze" in text
+  drawn = []
+  monkeypatch.setattr(figure.Figure, "savefig", lambda made, *_, **__: drawn.append(len(made.axes[0].lines)))
+  pair.draw(Record(first), Record(second), "a.png")
+  pair.draw(Record(first), Record(first), "a.png")
+  assert drawn == [2, 4]  # without the prequential errors of only one of the runs
   write_run(tmp_path / "c", [0.5, 0.3])
   for name, contents in (("a", "xyz"), ("c", "xy")):
     (tmp_path / name / "stream.jsonl").write_text("".join(f'{{"content": "{each}"}}\n' for each in contents))
@@ -136,6 +146,28 @@ def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
   assert "different" not in compared()
   (tmp_path / "c/stream.jsonl").write_text('{"content": "x"}\n{"content": "other"}\n')
   assert "A and B have different data" in compared()
+  assert "Paired" not in compared()
+
+
+@pytest.mark.parametrize(("name", "said"), [("folder:a", "form pairs if the files are the same.\n"),
+                                            ("folder:b", "do not form pairs: ")])
+def test_the_same_images_at_another_size_are_pairs(tmp_path, name, said):
+  names = ("folder:a", name)
+  runs = [write_run(tmp_path / f"{i}", [0.5, 0.3], dataset__name=names[i], dataset__image_size=(8, 16)[i],
+                    num_params=(10, 31)[i]) for i in range(2)]
+  change(runs[1] / "config.json", data_fingerprint="1" * 64)
+  text = pair.text(*map(Record, runs))
+  assert said in text
+  assert ("Paired difference" in text) == (name == "folder:a")
+
+
+def test_the_verdict_names_the_parameters_if_they_differ_much(tmp_path):
+  runs = [write_run(tmp_path / name, [0.5, error], num_params=num) for name, error, num in (
+      ("a", 0.5, 10), ("b", 0.25, 31), ("c", 0.25, 20))]
+  verdict = lambda other: pair.text(Record(runs[0]), Record(other)).splitlines()[4]
+  better = "B is better: its CER is 1.3 times lower, for the same compute"
+  assert verdict(runs[1]) == f"{better} and 3.1 times the parameters."
+  assert verdict(runs[2]) == f"{better}."
 
 
 @pytest.mark.parametrize(("args", "sentence"), [

@@ -222,6 +222,7 @@ def test_evaluate_scores_a_task_and_refuses_what_it_has_seen(finished, tmp_path)
   assert done.returncode == 0, done.stderr
   error = alma_jax.load_run(finished).metrics["error"][1]
   assert done.stdout.startswith(f"error {error:.4f} ")
+  assert alma("evaluate", f"--workdir={finished}", "--task=2").stdout == done.stdout
   done = alma("evaluate", f"--workdir={finished}", "--task=2", f"--data={tmp_path}/train.npz")
   assert done.returncode == 2
   assert "are in the stream of the run" in done.stderr

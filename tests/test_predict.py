@@ -81,9 +81,38 @@ def test_evaluate_repeats_the_error_of_the_run(folder, tmp_path):
   assert scores["loss"] == pytest.approx(run.metrics["loss"][-1], rel=1e-5)
   assert (scores["num_examples"], scores["class_examples"], scores["overlap"]) == (30, [10, 10, 10], 0)
   assert done.stdout.startswith(f"error {scores['error']:.4f} ± ")
+  own = alma("evaluate", f"--workdir={folder}/run", "--out", tmp_path / "own.json")
+  assert (own.returncode, own.stdout) == (0, done.stdout)
+  assert json.loads((tmp_path / "own.json").read_text())["num_examples"] == 30
   errors = {alma("evaluate", f"--workdir={folder}/run", "--data", folder / name).stdout
             for name in ("new.npz", "new.parquet", "images")}
   assert len(errors) == 1
+
+
+def test_evaluate_scores_what_a_run_has_held_out(tmp_path):
+  """Of a folder without a test part; the files of its mistakes are those that `alma predict` gets wrong, too."""
+  for i, (pixels, label) in enumerate(zip(*blobs(60))):
+    path = tmp_path / f"images/{['cat', 'dog', 'owl'][label]}/{i:02d}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+  run = alma_jax.run(small_config(dataset__name=f"folder:{tmp_path}/images", train__epochs=1), tmp_path / "run")
+  args = "evaluate", f"--workdir={run.path}"
+  done = alma(*args, f"--out={tmp_path}/scores.json")
+  assert done.returncode == 0, done.stderr
+  scores = json.loads((tmp_path / "scores.json").read_text())
+  mistakes, num = scores["mistakes"], scores["num_examples"]
+  assert (scores["error"], num, scores["overlap"]) == (run.summary["final_error"], 12, 0)
+  assert 0 < len(mistakes) == round(scores["error"] * num)
+  answers = csv.DictReader(io.StringIO(alma("predict", args[1], *(each["input"] for each in mistakes)).stdout))
+  assert [row["class"] for row in answers] == [each["predicted"] for each in mistakes]
+  assert all(f"/{each['label']}/" in each["input"] and each["label"] != each["predicted"] for each in mistakes)
+  refused = alma(*args, f"--data={tmp_path}/images").stderr
+  assert "48 of the 60 examples" in refused
+  assert "leave out --data to score what the run has held out" in refused
+  path.unlink()
+  changed = alma(*args)
+  assert (changed.returncode, changed.stderr.count("\n")) == (2, 1)
+  assert "has changed since the run began" in changed.stderr
 
 
 @pytest.mark.parametrize(("classes", "y", "names", "expected"), [
@@ -145,7 +174,8 @@ def test_texts_are_scored(tmp_path, books):
   done = alma("evaluate", f"--workdir={run.path}", f"--data={books}/train/00.txt")
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)
   assert "1 of the 1 examples" in done.stderr
-  assert alma("evaluate", f"--workdir={run.path}", f"--data={books}/test").returncode == 0
+  of_test, own = (alma("evaluate", f"--workdir={run.path}", *given) for given in ((f"--data={books}/test",), ()))
+  assert (of_test.returncode, own.returncode, own.stdout) == (0, 0, of_test.stdout)
   with serving(run.path / "predictor") as port:
     status, answer = ask(port, {"texts": ["the dog", "a cat, a dog"]})
     assert status == 200

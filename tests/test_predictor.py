@@ -27,7 +27,7 @@ def told(**entries):
 
 
 def test_every_stage_replaces_the_predictor(tmp_path, make_config, arrays):
-  config = make_config(log__predictor=True)
+  config = make_config(log__predictor=True, log__label="mine")
   run = alma_jax.run(config, tmp_path / "run", data=arrays)
   root = tmp_path / "run/predictor"
   names = sorted(path.name for path in root.iterdir())
@@ -43,6 +43,7 @@ def test_every_stage_replaces_the_predictor(tmp_path, make_config, arrays):
   assert facts["metrics"]["prequential"] == pytest.approx(np.mean(tested))
   assert facts["metrics"]["prequential_megabatches"] == len(tested) == 2
   card = folder.read(root).files[folder.CARD].decode()
+  assert card.startswith("# mine on data, stage 1\n")
   assert f"| error on the run's test set | {run.metrics['error'][-1]:.6g} |" in card
 
 

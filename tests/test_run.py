@@ -55,8 +55,11 @@ def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner)
   first, *rest = done.stdout.splitlines()
   assert first.split("  ")[0] == f"{run.config.dataset.name} · {run.config.label} · 3 mega-batches"
   assert first.endswith(f"  {tmp_path / 'run'}")
-  assert re.fullmatch(rf"  test error  {chance:.2f} █[▁-█]{{3}} {run.summary['final_error']:.2f}     "
+  last, num = run.summary["final_error"], 360 if name == "digits" else 30
+  assert re.fullmatch(rf"  test error  {chance:.2f} █[▁-█]{{3}} {last:.2f} \({last * num:.0f} of {num} wrong\)     "
                       rf"guessing {chance:.2f}", rest[1])
+  model = f"{run.config.model.name} of width 2, {run.lines[-1]['num_params']:,} parameters"
+  assert f"running in {tmp_path / 'run'}: {learner}, {model} at the start, 3 mega-batches\n" in done.stderr
   assert rest[2] == (f"  score       {run.summary['cer']:.4f}   sum of the 3 errors (CER), lower is better; guessing "
                      f"scores {3 * chance:.1f}")
   assert f" · {run.lines[-1]['num_params']:,} parameters · " in rest[3]

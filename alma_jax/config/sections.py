@@ -79,6 +79,19 @@ class DataSet(Section):
     examples: Iterable[Any] = self.load().x_train.astype(form.dtype, copy=False)
     return examples
 
+  def tested(self, config: Any, task: int | None) -> tuple[Any, str | None]:
+    """The test set of a run with this config, or of one of its tasks, counted from 1.
+
+    Returns:
+      (data.examples.Examples, or documents as bytes; the fingerprint of the data that they were held out of, if any).
+
+    Raises:
+      BadInput: there is no test set, or it cannot be read.
+    """
+    del config, task
+    data = self.load()
+    return data.tested, data.fingerprint
+
 
 @dataclasses.dataclass(frozen=True)
 class Columns(DataSet):

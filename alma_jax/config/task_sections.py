@@ -55,6 +55,11 @@ class Tasks(DataSet):
       yield from task.x_train
       yield from task.x_val
 
+  def tested(self, config: Any, task: int | None) -> tuple[Any, str | None]:
+    assert task is not None
+    tasks = self.stream(config)
+    return tasks.tested(task - 1), tasks.fingerprint
+
 
 @dataclasses.dataclass(frozen=True)
 class Stream(AnyStream):

@@ -14,7 +14,7 @@ from alma_jax.config.registry import DATA_SETS, IMAGES
 from alma_jax.config.sections import DataSet
 from alma_jax.data import cache, unpacking
 from alma_jax.data import labels as class_labels
-from alma_jax.data.examples import named
+from alma_jax.data.examples import Examples, named, of_arrays
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 
@@ -33,6 +33,7 @@ class Dataset:
     normalization: (mean, std) of x, float32 [C] or [D]; None: they are computed from the first mega-batch.
     fingerprint: `cache.hash_arrays` of the four arrays.
     class_names: names of the classes 0 to K - 1; None: unknown.
+    test_files: of the test examples, if each has a file of its own.
   """
   name: str
   x_train: np.ndarray
@@ -43,6 +44,13 @@ class Dataset:
   normalization: tuple[np.ndarray, np.ndarray] | None
   fingerprint: str
   class_names: tuple[str, ...] | None = None
+  test_files: tuple[str, ...] = ()
+
+  @property
+  def tested(self) -> Examples:
+    """The test examples."""
+    labels = class_labels.Labels(self.y_test, self.class_names, self.class_names is not None)
+    return of_arrays(self.name, self.x_test, labels, self.test_files)
 
 
 def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:

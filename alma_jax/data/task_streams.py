@@ -14,7 +14,9 @@ import numpy as np
 from alma_jax import keys
 from alma_jax.config.registry import DATA_SETS, TASKS
 from alma_jax.data import datasets, image_changes
+from alma_jax.data.examples import Examples, of_arrays
 from alma_jax.data.image_changes import Change
+from alma_jax.data.labels import Labels
 from alma_jax.data.task_sources import Source
 from alma_jax.errors import BadInput
 
@@ -126,6 +128,11 @@ class TaskStream:
   def task(self, t: int) -> TaskData:
     """The examples of task t, counted from 0. The arrays cannot be written to: the last two tasks' are kept."""
     return self._made(t)
+
+  def tested(self, t: int) -> Examples:
+    """The test examples of task t."""
+    task, info = self.task(t), self.infos[t]
+    return of_arrays(info.name, task.x_test, Labels(task.y_test, info.class_names, True))
 
   def _make(self, t: int) -> TaskData:
     made = self._tasks[t].make()

@@ -1,6 +1,7 @@
 """Two runs side by side, as `alma compare` shows them."""
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from alma_jax import config as configs
@@ -14,6 +15,8 @@ from alma_jax.store.record import DATA, Record
 _ROWS, _WIDTH = 12, 60  # of the table of curves; characters of a curve
 _BLOCKS = 20  # consecutive mega-batches are averaged, at most so many means are compared
 _CUTS = ("seed", "stream.num_megabatches")  # fields that decide which examples a mega-batch has
+_SIZE = "dataset.image_size"
+_MORE = 2  # times the parameters, above which the verdict says so
 
 
 class Shared(NamedTuple):
@@ -57,8 +60,9 @@ def text(first: Record, second: Record) -> str:
   errors = shared(first, second, measure.key)
   if not errors.t:
     raise BadInput(f"{first.path} and {second.path} have no {first.unit} with a {measure.name} in common.")
-  return "\n".join([*_verdict(measure, errors, first, second), "", *_differences(first, second), "",
-                    *_curves(measure, errors, first), "", *_paired(measure, errors, first, second)])
+  differences, are_pairs = _differences(first, second)
+  return "\n".join([*_verdict(measure, errors, first, second), "", *differences, "",
+                    *_curves(measure, errors, first), "", *_mean(measure, errors, first, second, are_pairs)])
 
 
 def draw(first: Record, second: Record, path: str) -> None:
@@ -70,12 +74,13 @@ def draw(first: Record, second: Record, path: str) -> None:
   from matplotlib.figure import Figure
   from matplotlib.ticker import MaxNLocator
   figure, measure = Figure(figsize=(7, 4.2), layout="constrained"), _measure(first, second)
-  axes = figure.subplots()
+  axes, key = figure.subplots(), f"prequential_{measure.metric}"
+  tested = not measure.is_prequential and shared(first, second, key).t
   for run, letter, colour in zip((first, second), "AB", plots.COLOURS):
     axes.plot(*_xy(run, measure.key), "-", color=colour, drawstyle="steps-mid", label=f"{letter}, {run.path.name}")
-    if not measure.is_prequential:
-      axes.plot(*_xy(run, f"prequential_{measure.metric}"), ":", color=colour, drawstyle="steps-mid")
-  axes.set(xlabel=f"{first.unit} seen", ylabel=measure.name + " (dotted: prequential)" * (len(axes.lines) > 2))
+    if tested:
+      axes.plot(*_xy(run, key), ":", color=colour, drawstyle="steps-mid")
+  axes.set(xlabel=f"{first.unit} seen", ylabel=measure.name + " (dotted: prequential)" * bool(tested))
   axes.set_ylim(bottom=0)
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   axes.legend(frameon=False)
@@ -102,10 +107,19 @@ def _verdict(measure: Measure, errors: Shared, first: Record, second: Record) ->
   if results[0] == results[1] or not min(results):
     return [*table, "", f"A and B have {'the same' if results[0] == results[1] else 'different values of'} {name}."]
   better = results.index(min(results))
-  compute = f", for {costs[better] / costs[1 - better]:.3g} times the compute" if min(costs) else ""
+  sizes = [run.lines[errors.t[-1] - 1]["num_params"] for run in (first, second)]
+  prices = [f"{_times(costs, better)} compute"] * bool(min(costs))
+  prices += [f"{_times(sizes, better)} parameters"] * (max(sizes) > _MORE * min(sizes) > 0)
   ratio = max(results) / min(results)
   times = f"{ratio:.2g} times lower" if ratio >= 1.1 else f"{100 * (1 - 1 / ratio):.2g} % lower"
-  return [*table, "", f"{'AB'[better]} is better: its {name} is {times}{compute}."]
+  times = ", for ".join(filter(None, (times, " and ".join(prices))))
+  return [*table, "", f"{'AB'[better]} is better: its {name} is {times}."]
+
+
+def _times(values: Sequence[float], which: int) -> str:
+  """As in "1.5 times the", or "the same"."""
+  ratio = f"{values[which] / values[1 - which]:.3g}"
+  return "the same" if ratio == "1" else f"{ratio} times the"
 
 
 def _xy(run: Record, key: str) -> list[list[float]]:
@@ -117,19 +131,25 @@ def _measure(first: Record, second: Record) -> Measure:
   return Measure(first.metric, first.measure.is_prequential or second.measure.is_prequential)
 
 
-def _differences(first: Record, second: Record) -> list[str]:
+def _differences(first: Record, second: Record) -> tuple[list[str], bool]:
+  """(sentences about the configurations and the data, whether mega-batches of one t hold the same examples)."""
   differences = configs.compared(configs.identity(first.tree), configs.identity(second.tree), "in A", "in B")
   if first.tree[DATA] != second.tree[DATA]:
     differences.append("the contents of the data")
   lines = ["Differences of the configurations:", *(f"  {each}" for each in differences)] if differences else [
       "The configurations are equal."]
   entries = [[entry["content"] for entry in run.entries] for run in (first, second)]
-  if "the contents of the data" in differences or any(a != b for a, b in zip(*entries)):
-    lines.append(f"A and B have different data, so their {first.unit} do not form pairs: the differences below come "
-                 "from the data, too.")
-  elif not all(entries) and any(first.fields.get(field) != second.fields.get(field) for field in _CUTS):
-    lines.append("A and B cut the data into different mega-batches, which do not form pairs.")
-  return lines
+  are_other = "the contents of the data" in differences or any(a != b for a, b in zip(*entries))
+  equal = lambda *fields: all(first.fields.get(field) == second.fields.get(field) for field in fields)
+  if are_other and (equal(_SIZE) or not equal("dataset.name")):
+    return [*lines, f"A and B have different data, so their {first.unit} do not form pairs: the differences below come "
+            "from the data, too."], False
+  if not all(entries) and not equal(*_CUTS):
+    return [*lines, "A and B cut the data into different mega-batches, which do not form pairs."], False
+  if are_other:
+    lines.append("A and B have the images at different sizes, so their mega-batches form pairs if the files are the "
+                 "same.")
+  return lines, True
 
 
 def _curves(measure: Measure, errors: Shared, first: Record) -> list[str]:
@@ -144,8 +164,9 @@ def _curves(measure: Measure, errors: Shared, first: Record) -> list[str]:
                   f"{errors.first[i] - errors.second[i]:>+10.4f}" for i in rows]
 
 
-def _paired(measure: Measure, errors: Shared, first: Record, second: Record) -> list[str]:
-  lines = [f"Paired difference A - B over the {len(errors.t)} {first.unit} that both have:"]
+def _mean(measure: Measure, errors: Shared, first: Record, second: Record, are_pairs: bool) -> list[str]:
+  what = "Paired" if are_pairs else "Mean"
+  lines = [f"{what} difference A - B over the {len(errors.t)} {first.unit} that both have:"]
   if not measure.is_prequential:
     lines.append(f"  {measure.name}: mean {errors.mean:+.4f}")
   if "cer" in first.kind.results and not measure.is_prequential:
@@ -153,6 +174,11 @@ def _paired(measure: Measure, errors: Shared, first: Record, second: Record) -> 
   tested = shared(first, second, f"prequential_{measure.metric}")
   if tested.t:
     lines.append(f"  prequential {measure.metric}: mean {tested.mean:+.4f}{_interval(tested)}")
+    return lines
+  without = [letter for letter, run in zip("AB", (first, second)) if not run.values(f"prequential_{measure.metric}")]
+  if without and first.accuracies is None:
+    lines.append(f"  prequential {measure.metric}: not measured by {' and '.join(without)} (learners that freeze their "
+                 "members measure it only with log.drift, with an adaptive schedule, or without a test set)")
   return lines
 
 

@@ -55,12 +55,12 @@ class Predictor:
     """Predicts the examples of files and folders; yields rows of a table, {column: values}, see answers.table."""
     raise NotImplementedError
 
-  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]) -> scores.Scores:
-    """The metrics on new data.
+  def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:
+    """The metrics on labelled data.
 
     Args:
-      data: the path of texts; for images, how the user calls them.
-      batches: labelled images, at most `program.batch_size` at a time.
+      data: how messages call them.
+      given: labelled images, data.examples.Examples of at most `program.batch_size`; or documents as bytes.
       metrics: to measure besides those that every predictor has.
 
     Returns:
@@ -96,8 +96,8 @@ class ImagePredictor(Predictor):
     for batch, classes, probabilities in self._classified(inputs.read(paths, reader, self.program.batch_size)):
       yield answers.rows(batch.source, batch.row, classes, probabilities, self.known.classes.names)
 
-  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]) -> scores.Scores:
-    return scores.of_images(self.known, data, metrics, self._classified(batches))
+  def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:
+    return scores.of_images(self.known, data, metrics, self._classified(given))
 
   def prepared(self, most: int) -> tuple[list[int], int]:
     sizes, quick, most = [1], 0, min(most, self.program.batch_size)
@@ -154,10 +154,9 @@ class TextPredictor(Predictor):
                **{name: [value] for name, value in found.items()}}
         shown.update(1)
 
-  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]) -> scores.Scores:
-    del batches
-    documents = [document.text for document in texts.read([data.removeprefix("text:")])]
-    return scores.of_texts(self.program, self.known, self._tokenizer, documents, self.program.batch_size, metrics)
+  def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:
+    del data
+    return scores.of_texts(self.program, self.known, self._tokenizer, list(given), self.program.batch_size, metrics)
 
   def prepared(self, most: int) -> tuple[list[int], int]:
     size = self.program.batch_size

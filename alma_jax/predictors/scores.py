@@ -9,7 +9,7 @@ from alma_jax import commands
 from alma_jax.config.sections import Metric
 from alma_jax.data import cache, tokens
 from alma_jax.data.examples import Examples
-from alma_jax.predictors import inputs, texts
+from alma_jax.predictors import answers, inputs, texts
 from alma_jax.predictors.description import Description
 from alma_jax.problems import measures
 
@@ -24,6 +24,8 @@ def of_images(known: Description, data: str, metrics: Sequence[Metric],
               predicted: Iterable[tuple[Examples, np.ndarray, np.ndarray]]) -> Scores:
   """The scores of predictions (batch, classes [B], probabilities [B, K]); `data` is how the user calls the images."""
   hashes: list[int] = []
+  mistakes: list[dict[str, Any]] = []
+  names: Sequence[Any] = known.classes.names or range(known.classes.num)
   values = inputs.Scale(known.constants, len(known.shape) == 3)
   totals = measures.Totals({metric.name: metric for metric in (*_BASIC, *metrics)}.values())
   for batch, classes, probabilities in predicted:
@@ -31,12 +33,15 @@ def of_images(known: Description, data: str, metrics: Sequence[Metric],
     totals.add((classes, probabilities), batch.labels.numbers, np.ones(len(classes), bool))
     values.add(batch.x)
     hashes.extend(map(cache.hash_row, batch.x))
+    mistakes += [dict(input=answers.printable(batch.source[i]), row=None if batch.row[i] < 0 else batch.row[i],
+                      label=names[batch.labels.numbers[i]], predicted=names[classes[i]])
+                 for i in np.flatnonzero(classes != batch.labels.numbers)]
   commands.warn(filter(None, [values.warning(data)]))
   counts, found = totals.sums[_BASIC[0].name], totals.entry(known.classes.names)
   num = int(counts["num"].sum())
   error = int(counts["wrong"].sum()) / num  # equal to the run's, to the bit
   found = dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
-               loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist())
+               loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist(), mistakes=mistakes)
   return found, _shown(found, known, [metric.name for metric in metrics]), hashes
 
 

@@ -263,6 +263,10 @@ class Images(contract.Source):
     arrays = [d.x_train, d.y_train, d.x_test, d.y_test]
     return sum(array.nbytes for array in arrays if not _is_mapped(array)), sum(array.nbytes for array in arrays)
 
+  @property
+  def num_test(self) -> int:  # type: ignore[override]  # it depends on the data
+    return len(self.dataset.x_test)
+
   @staticmethod
   def of_meta(config: Any, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
     """(Classification, shape of an image) from what `meta` returned."""

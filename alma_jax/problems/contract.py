@@ -205,6 +205,7 @@ class Source:
     untrained: the metric before the first update (docs/algorithms.md §1). None: it is measured if the problem selects,
       and there is none otherwise.
     files: {name: text} of files that are written into the run folder.
+    num_test: number of examples of which each is right or wrong in the test set.
     has_test: whether there is a test set. Otherwise the prequential metric of a mega-batch is its test metric.
     constants: normalisation constants of the first stage, which the pools and `meta` use; None: there are none, or
       they never change.
@@ -216,6 +217,7 @@ class Source:
   fingerprint: str
   untrained: float | None = None
   files: dict[str, str] = {}  # noqa: RUF012 (never changed in place)
+  num_test: int = 0
   has_test: bool = True
   constants: Any = None
 

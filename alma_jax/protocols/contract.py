@@ -293,9 +293,15 @@ class Protocol:
     """The results, as written to summary.json; plots show `chance`, the metric of random guessing, if it is there."""
     return metrics.summarize(lines, initial_params)
 
+  @property
+  def num_test(self) -> int:
+    """The number of test examples of which each is right or wrong; 0 if there is no such number."""
+    return 0
+
   @classmethod
   def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> Told:
-    """The results of a finished run in words; `summary` is what summary.json holds, without its wall-clock times."""
+    """The results of a finished run in words; `summary` is what summary.json holds, without its wall-clock times, and
+    `num_test` if it is known."""
     measure = metrics.measure(config.metric, lines)
     values, chance, result = measure.values(lines), summary.get("chance"), config.results[0]
     if not values:
@@ -303,6 +309,8 @@ class Protocol:
     number = "{:.2f}".format if measure.metric == "error" else "{:.4g}".format
     shown = [*([lines[0][metrics.UNTRAINED]] if metrics.UNTRAINED in lines[0] else []), *values]
     curve = f"{number(shown[0])} {spark(shown, chance or 0.0)} {number(shown[-1])}"
+    num = 0 if measure.is_prequential else summary.get("num_test", 0)
+    curve += f" ({round(shown[-1] * num):,} of {num:,} wrong)" if num else ""
     curve += f"     guessing {number(chance)}" if chance else ""
     if measure.is_prequential:
       return Told(measure.name, curve, measure.name, f"{sum(values) / len(values):.4f}",

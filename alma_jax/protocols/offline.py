@@ -167,6 +167,10 @@ class Offline(Protocol):
     chance = self.facts(metrics.ends(lines)).problem.chance
     return super().summary(lines, initial_params) | ({} if chance is None else {"chance": chance})
 
+  @property
+  def num_test(self) -> int:
+    return self.source.num_test
+
 
 class Images(Offline):
   """Images, or other arrays, of a data set."""

@@ -81,9 +81,18 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
           _compute(setting, folder, mirrored, should_stop or (lambda: False))
     sharding.barrier("the run is complete")
     run = results.load_run(path)
+    run.num_test = setting.protocol.num_test
     if was_complete:
-      sharding.say(f"{run_files.shown(path)} is complete.")
+      sharding.say(f"{run_files.shown(path)} is complete.{_unused(config, run.config)}")
     return run
+
+
+def _unused(config: schema.RunConfig, stored: schema.RunConfig) -> str:
+  """A sentence about the fields that differ from those of a complete run, which cannot change it."""
+  now, then = (configs.flatten(configs.to_dict(each)) for each in (config, stored))
+  names = sorted(name for name in now if now[name] != then.get(name))
+  return (f" {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect on it any more; measure it with `alma "
+          "evaluate`, export it with `alma export`, or --overwrite it.") if names else ""
 
 
 def _compute(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None,

@@ -86,7 +86,7 @@ class Exporter:
     files |= {name: (self._path / name).read_bytes() for name in self._problem.files}
     facts["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     return files | {folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
-                    folder.CARD: _card(facts).encode(), folder.LOADER: _LOADER.encode()}
+                    folder.CARD: _card(facts, config.label).encode(), folder.LOADER: _LOADER.encode()}
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray],
                interface: Interface) -> None:
@@ -176,8 +176,8 @@ def files_of(run: results.Run, stage: int | None = None, of_task: int | str | No
   return Exporter(learner, problem, run.config, run.path).files(shown)
 
 
-def _card(facts: Mapping[str, Any]) -> str:
-  """Markdown of a model card (Mitchell et al., 2019); `facts` are the entries of predictor.json."""
+def _card(facts: Mapping[str, Any], label: str) -> str:
+  """Markdown of a model card (Mitchell et al., 2019); `facts` are the entries of predictor.json, `label` the run's."""
   measured, source, metric, task = facts["metrics"], facts["provenance"], facts["metric"], facts.get("task")
   rows = {
       f"{metric} on the run's test set": measured.get(metric), "test loss, nats": measured.get("loss"),
@@ -191,7 +191,7 @@ def _card(facts: Mapping[str, Any]) -> str:
     title, trained = f"stage {facts['stage']}", (f"trained until mega-batch {facts['megabatch']} of "
                                                  f"{source['num_megabatches'] or 'a stream without an end'}")
   lines = [
-      f"# {facts['learner']} on {source['dataset']}, {title}", "", f"{description}, {trained}.", "",
+      f"# {label} on {source['dataset']}, {title}", "", f"{description}, {trained}.", "",
       "## Input and output", "", f"- input: {facts['input']}", f"- output: {facts['output']}"]
   if "normalization" in facts:
     lines.append("- normalisation: (x - mean) / std, inside the program, where a std of 0 counts as 1; the constants "

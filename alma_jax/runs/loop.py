@@ -122,7 +122,10 @@ class Session:
     num_params = setting.learner.cost(learner).num_params
     if (self._folder.path / METRICS).exists():
       say(f"no checkpoint has been saved in {shown} yet; the run starts again")
-    say(f"running in {shown}, from {num_params:,} parameters")
+    c = setting.config
+    known = f", {c.stream.num_megabatches} {c.unit}" if c.stream.num_megabatches else ""
+    say(f"running in {shown}: {c.label}, {c.model.name} of width {c.model.width}, {num_params:,} parameters at the "
+        f"start{known}")
     return State(learner, num_params, setting.protocol.meta(()))
 
   def _restored(self, opened: checkpoint.Opened) -> State:

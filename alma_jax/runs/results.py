@@ -32,8 +32,11 @@ class Run(Record):
     metrics: dict of numpy arrays [B'], a column of `lines` each; null is NaN. Entries that are lists are left out.
     train: list of the entries of train.jsonl.
     summary: dict of summary.json, or None while the run is unfinished.
+    num_test: number of test images, if this process has just run it; else 0.
     accuracies: of a stream of tasks R[t, i], the test accuracy on task i after task t, so far; None of other runs.
   """
+
+  num_test: int = 0
 
   def __init__(self, path: str | os.PathLike[str]):
     super().__init__(local_copy.readable(path))

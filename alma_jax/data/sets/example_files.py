@@ -4,6 +4,7 @@ If there is no test part, one fifth of every class is held out, always the same.
 cached. They have one channel if all are grey, and three otherwise.
 """
 import dataclasses
+import itertools
 import pathlib
 import warnings
 from typing import Any, ClassVar
@@ -51,7 +52,8 @@ class Stored(Columns):
             Form(image_size=size), image_column=self.image_column, label_column=self.label_column))
       if "x_test" not in arrays:
         arrays, fingerprint = _hold_out(arrays), None
-    return from_arrays(self.name, arrays, fingerprint=fingerprint)
+      test_files = tuple(map(str, arrays.pop("files_test", ())))
+    return dataclasses.replace(from_arrays(self.name, arrays, fingerprint=fingerprint), test_files=test_files)
 
 
 @register
@@ -85,6 +87,9 @@ class Given(DataSet):
     raise BadInput("dataset.name='data' stands for arrays that you pass in Python, as in alma_jax.run(config, "
                    "data=(x_train, y_train, x_test, y_test)); pass them, or name another data set.")
 
+  def tested(self, config: Any, task: int | None) -> tuple[Any, str | None]:
+    raise BadInput("the run was made from arrays in Python, which it does not keep.")
+
 
 def _folders_of(root: pathlib.Path) -> dict[str, pathlib.Path]:
   """The folders train and test by name; empty if the folders in `root` are the classes."""
@@ -106,7 +111,7 @@ def _folders_of(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int) -> tuple[dict[str, Any], str]:
-  """(x and y of every part, `cache.hash_arrays` of them) of images by class."""
+  """(x, y and files of every part, `cache.hash_arrays` of x and y) of images by class."""
   found = {split: folders.by_class(folder) for split, folder in parts.items()}
   classes = list(found[TRAIN].classes)
   if not classes:
@@ -134,7 +139,7 @@ def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int)
   for remark in (*folders.remarks(root, found.values()), *examples.image_remarks(root, decoded)):
     warnings.warn(remark, stacklevel=4)
   labels = {f"y_{split}": Labels(arrays[f"y_{split}"], tuple(classes), True) for split in parts}
-  return {**arrays, **labels}, facts["fingerprint"]
+  return {**arrays, **labels, **{f"files_{split}": each for split, (each, _) in pairs.items()}}, facts["fingerprint"]
 
 
 def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], reader: examples.Reader) -> dict[str, Any]:
@@ -168,4 +173,5 @@ def _hold_out(arrays: dict[str, Any]) -> dict[str, Any]:
     raise BadInput("it has a class with a single example, so none is left to train on; give every class at least two."
                    )
   return dict(x_train=x_N[~is_held_N], y_train=labels._replace(numbers=y_N[~is_held_N]),
-              x_test=x_N[is_held_N], y_test=labels._replace(numbers=y_N[is_held_N]))
+              x_test=x_N[is_held_N], y_test=labels._replace(numbers=y_N[is_held_N]),
+              files_test=list(itertools.compress(arrays.get("files_train", ()), is_held_N)))

@@ -30,6 +30,12 @@ class Stored(Text):
       splits = text.prepare(text.complete(splits), config.stream.num_megabatches, config.seed)
     return (document.strip() for document in splits["train"])
 
+  def tested(self, config: Any, task: int | None) -> tuple[list[bytes], str]:
+    from alma_jax.data import text
+
+    known = text.load(self, config.stream.num_megabatches, config.seed).fingerprint
+    return text.complete(self.source().read())["test"], known
+
 
 @register
 @dataclasses.dataclass(frozen=True)
