@@ -16,13 +16,14 @@ UNSEEN = contextlib.suppress(OSError)  # a closed terminal or pipe must not end 
 
 
 @contextlib.contextmanager
-def sign(name: str, shown: bool = True, ends: bool = True) -> Iterator[None]:
+def sign(name: str, shown: bool = True, ends: bool = True, more: Callable[[], str] = str) -> Iterator[None]:
   """Prints `name` if the block takes long, again once a minute, and at the end how long it took.
 
   Args:
     name: of the activity, e.g. "compiling".
     shown: whether to print it; functions passed to `heard` are called in any case.
     ends: whether to print that it takes long and how long it took; False if other lines say so.
+    more: what to add to a line that says it still runs.
   """
   began, ended, is_long = time.monotonic(), threading.Event(), threading.Event()
   mine = (name, began)
@@ -31,7 +32,7 @@ def sign(name: str, shown: bool = True, ends: bool = True) -> Iterator[None]:
     wait = _LONG
     while not ended.wait(wait):
       if shown and is_long.is_set():
-        say(f"{name}, for {duration(time.monotonic() - began)} so far")
+        say(f"{name}, for {duration(time.monotonic() - began)} so far{more()}")
       elif shown and ends:
         say(name)
       if not is_long.is_set():

@@ -2,11 +2,12 @@
 
 RUNS are run folders, or folders that hold run folders. Without --out the command
 prints the tables: means over seeds, for language models the paper's Tables 1 and 2,
-the best choice at each price of compute, and the metrics of streams of tasks. With
---out it writes into DIR: runs.csv, stream.csv, pareto.csv (for streams of tasks:
-tasks.csv), report.md, the figures as PNG and PDF, and index.html, a page with all of
-them. Runs that are not finished, diverged or are damaged are left out, with a warning
-for each.
+the best choice at each price of compute, the metrics of streams of tasks, and the
+answers: what is best, and whether growing pays. With --out it writes into DIR:
+runs.csv, stream.csv, pareto.csv (for streams of tasks: tasks.csv), report.md, the
+figures as PNG and PDF, and index.html, a page with all of them. Runs that are not
+finished or are damaged are left out, with a warning for each. Runs that diverged have
+no value: they are left out of means and figures, and the tables say how many did.
 
 --ablation=FIELD=OFF,... adds a table of what each of these fields is worth, and
 ablation.csv. OFF is the value that switches a field off, as in
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument("--waiting_times", metavar="W,W,...", help="those that figures show; by default all, if they fit")
   args = parser.parse_args(argv)
   # pandas and scipy only now, where Ctrl-C ends the command quietly
-  from alma_jax.reports import ablation, collect, tables
+  from alma_jax.reports import ablation, cards, collect, findings, tables
   waits = [] if args.waiting_times is None else _waits(args.waiting_times, args.out)
   parts = [] if args.ablation is None else ablation.parse(args.ablation)
   studies, notes = collect.collect(args.runs)
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
       blocks += [study.name] if len(studies) > 1 else []
       more = [ablation.table(study, each) for each in ablations]
       blocks += [f"{table.heading}\n\n{table.markdown}" for table in (*tables.all_of(study), *more)]
+      growth = [] if study.tasks else findings.growth(study)
+      blocks.append("\n".join([*(card.line for card in cards.of(study, growth)), *growth]))
     print("\n\n".join(blocks))
 
 

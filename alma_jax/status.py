@@ -2,15 +2,15 @@
 
 RUNS are run folders, folders that hold run folders, or their addresses; by default `runs`. Each run has a row:
 
-  state       alive; dead: unfinished, and no process on this machine runs it (for an address: none anywhere);
-              diverged; finished; or published, as `alma apart` does
+  state       alive; stopped: saved and ended on request; dead: unfinished, and no process on this machine runs it
+              (for an address: none anywhere); diverged; finished; or published, as `alma apart` does
   seen        mega-batches or tasks of the stream so far
   trainings   how often the learner was trained
   error       the test error or perplexity after the last training
   before use  the mean error on mega-batches that were tested before the learner used them
   notes       machine, activity, the metrics of `log.metrics`, drift alarms, time left, when it was saved
 
-Runs that are alive come first. Exit code: 3 if a run is dead or diverged, otherwise 0.
+Runs that are alive come first. Exit code: 3 if a run is stopped, dead or diverged, otherwise 0.
 """
 import sys
 from collections.abc import Sequence

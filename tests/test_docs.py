@@ -247,6 +247,8 @@ def test_the_sweep_of_the_page():
   names = {}
   exec(code_of("docs/sweeps-and-reports.md"), names)
   assert len(names["get_sweep"]().points) == 2 * 2 * 3
+  exec(codes_of("docs/sweeps-and-reports.md")[2], names)  # which needs the imports of the first
+  assert len(names["get_sweep"]().points) == (2 + 2) * 3
 
 
 def test_the_fixed_fields_of_the_page(tmp_path):

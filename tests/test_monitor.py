@@ -1,4 +1,4 @@
-"""`alma status` and `alma compare`: runs that are alive, dead, finished and diverged, and paired differences."""
+"""`alma status` and `alma compare`: runs that are alive, stopped, dead, diverged or finished, paired differences."""
 import json
 import os
 import re
@@ -10,9 +10,10 @@ import filelock
 import pytest
 from matplotlib import figure
 from reports import change, diverge, write_run
-from runs import ROOT, alma
+from runs import ROOT, alma, interrupted, small_config
 from test_task_report import write_task_run
 
+import alma_jax
 from alma_jax.monitor import pair, view
 from alma_jax.store.record import Record
 
@@ -54,6 +55,22 @@ def test_a_row_for_each_run(tmp_path):
   assert alma("status", runs["finished"]).returncode == 0
   os.utime(saved, 2 * (time.time() - 90,))
   assert re.search("(^|, )saved 9[01] s ago$", view.cells(view.view(runs["dead"]))["notes"])
+
+
+def test_a_run_that_was_stopped_is_not_dead_until_a_later_session_is_killed(tmp_path, arrays):
+  config, run = small_config(checkpoint__seconds=0.0), tmp_path / "run"
+  kill = iter([False, True])
+
+  def killed():
+    if next(kill):
+      raise KeyboardInterrupt
+    return False
+
+  assert interrupted(config, run, 1, data=arrays)
+  assert (view.view(run).state, alma("status", run).returncode) == ("stopped", 3)
+  with pytest.raises(KeyboardInterrupt):
+    alma_jax.run(config, run, data=arrays, should_stop=killed)
+  assert view.view(run).state == "dead"
 
 
 def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):

@@ -536,15 +536,15 @@ def test_status_of_a_run_on_another_machine(store, arrays, monkeypatch):
     assert status() == [ADDRESS, "alive"]
     assert f"on {mine}" in alma("status", ADDRESS).stdout
     assert view.view(store.folder(ADDRESS)).host == str(mine)
-  assert status() == [ADDRESS, "dead"]
+  assert status() == [ADDRESS, "stopped"]
   fsspec.filesystem("memory").pipe_file(f"/b/x/{remote.LEASE}", kept)  # as a kill leaves it
   assert status() == [ADDRESS, "alive"]
   monkeypatch.setattr(lease, "SECONDS", 0.0)
-  assert status() == [ADDRESS, "dead"]
+  assert status() == [ADDRESS, "stopped"]
   monkeypatch.setattr(lease, "SECONDS", 60.0)
   monkeypatch.setattr(run_files, "cache_home", lambda: mine)
   monkeypatch.setattr(lease.platform, "node", lambda: str(mine))
-  assert status() == [ADDRESS, "dead"]
+  assert status() == [ADDRESS, "stopped"]
 
 
 def test_readers_give_up_a_store_that_does_not_answer(store, monkeypatch):

@@ -359,6 +359,10 @@ def test_the_command_line(tmp_path, runs):
   done = run(runs)
   assert done.returncode == 0, done.stderr
   assert done.stdout.startswith("Runs: mean ± standard deviation over seeds\n\n| learner | width | w |")
+  (study,), _ = collect.collect([runs])
+  best, *answers = done.stdout.split("\n\n")[-1].splitlines()
+  assert best.startswith("- **Best:** ")
+  assert answers[-1] == findings.growth(study)[-1]
   done = run(runs, "--out", tmp_path / "out")
   assert done.stdout.strip() == str(tmp_path / "out/index.html")
 
@@ -553,7 +557,7 @@ def test_runs_whose_config_was_changed_are_left_out(tmp_path):
 def test_deviations_and_intervals_are_labelled(tmp_path, runs, capsys):
   report.main([str(runs)])
   printed = capsys.readouterr().out
-  heads = [line for line in printed.splitlines() if line and not line.startswith("|")]
+  heads = [line for line in printed.splitlines() if line and not line.startswith(("| ", "- "))]
   assert heads == ["Runs: mean ± standard deviation over seeds",
                    "Training on k mega-batches one after the other (sequential) and on all k at once (iid): mean ± "
                    "standard deviation over seeds",

@@ -308,7 +308,7 @@ def test_a_run_folder_that_is_moved_while_the_run_writes(tmp_path, arrays, monke
 def test_without_a_terminal_a_stage_is_a_line(tmp_path, arrays, capfd, monkeypatch):
   monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # in a notebook there is a bar
   phases = []
-  note = lambda name, shown=True, ends=True: phases.append(name) or contextlib.nullcontext()
+  note = lambda name, *unused, **named: phases.append(name) or contextlib.nullcontext()
   monkeypatch.setattr(progress, "sign", note)
   monkeypatch.setattr(messages, "sign", note)
   alma_jax.run(small_config(log__progress=True), tmp_path, data=arrays)
@@ -338,7 +338,7 @@ def test_a_run_goes_on_if_stderr_is_closed(tmp_path, arrays, monkeypatch, is_ter
     patched.setattr(bar, "_bar", tqdm.tqdm(total=10, file=io.StringIO(), mininterval=0, disable=False))
     for name in ("refresh", "update", "close"):
       patched.setattr(bar._bar, name, lambda *unused, **named: Closed().write(""))
-    bar.steps(1, 0, 1, 10)
+    bar.steps(1, 1.0, 0, 1, 10)
     with bar.phase("saving"):
       bar.line(dict(stage=0, error=0.1, seconds=1.0, updated=True), None, None)
     bar.close()
@@ -369,6 +369,27 @@ def test_a_session_that_has_trained_next_to_nothing_does_not_guess_the_time_left
   now[0] += 40.0
   shown.line(dict(stage=2, error=0.1, seconds=10.0, updated=True), None, None)
   assert "; about 40 s left" in capfd.readouterr().err  # 42 s for 105 samples, without compiling
+
+
+def test_a_training_that_takes_long_says_how_much_is_done_and_left(capfd, monkeypatch):
+  monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+  monkeypatch.setattr(messages, "_LONG", 0.001)
+  monkeypatch.setattr(messages, "_AGAIN", 0.01)
+  now = [100.0]
+  monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+  shown = begun([1600, 3200], 0)
+  with shown.training(0):
+    for done in (20, 40, 60, 80):  # dispatched, while 0, 20, 40 and 60 are through
+      assert "left" not in getattr(shown._bar, "bar_format", "")
+      shown.steps(20, 2.0, 0, done, 800)
+      now[0] += 10.0
+    time.sleep(0.3)
+  assert capfd.readouterr().err.splitlines()[-1] == (  # 720 and 2320 steps of 0.5 s are left
+      "training stage 1 of 2, for 40 s so far: step 80 of 800, about 6 min left in this stage, 19 min in the run")
+  assert shown._bar.bar_format.endswith("| 6 min left, run 19 min")
+  with shown.training(1):
+    shown.steps(20, 2.0, 1, 20, 1600)
+  assert "left" not in shown._bar.bar_format
 
 
 @pytest.mark.parametrize(("path", "sentence"), [

@@ -340,6 +340,13 @@ def test_less_is_traced_for_predictions_and_the_costs_are_the_same(learner, tmp_
   assert predicted._replace(train_flops=0) == learner.cost(state)._replace(train_flops=0)
 
 
+def test_a_prediction_counts_the_experts_that_growth_adds(tmp_path):
+  sweep = small_sweep({"learner": "gmoe", "split_by": "random", "grow_every": 2}, **{"stream.num_megabatches": 4})
+  (job,) = jobs.make(sweep, tmp_path)
+  (found,) = dry_run.predict([job.config])
+  assert found.macs == alma_jax.run(job.config, job.workdir).summary["cumulative_fwd_macs"]
+
+
 def test_predictions_allocate_nothing(tmp_path):
   """10^14 weights are counted, and refused only where they would run."""
   (job,) = jobs.make(small_sweep({"width": 10**7}), tmp_path)
@@ -368,7 +375,7 @@ def test_a_dry_run_estimates_from_finished_runs(tmp_path, capsys):
   out = capsys.readouterr().out
   assert re.search(r"epochs2 .* 10  finished", out)
   assert re.search(r"epochs2-seed1 .* ~10  new", out)
-  assert "at least 10 s with 1 worker, estimated from finished runs" in out
+  assert "roughly 20 s with 1 worker, estimated from finished runs" in out
   assert "epochs4-width10000000 cannot be run: the run needs at least" in out
 
 
@@ -393,7 +400,7 @@ def test_time_left_counts_runs_with_an_estimate(tmp_path):
   finished(made[0])
   shown = launch.Board(made, before | {made[0].name: states.state(made[0], {})}, 1)
   assert shown.line() == "1 finished, 0 running, 0 failed, 2 waiting, about 20 s left"
-  assert states.time_left({"a": before["seed1"], "b": before["seed2"]}, {"a": 7.0}, 2) == "at least 7 s"
+  assert states.time_left({"a": before["seed1"], "b": before["seed2"]}, {"a": 7.0}, 1) == "roughly 14 s"
   assert states.time_left({"a": before["seed1"]}, {}, 2) == ""
   assert states.time_left({"a": before["seed1"]._replace(done=3, total=0)}, {"a": 7.0}, 1) == "about 7 s"
 

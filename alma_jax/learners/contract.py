@@ -179,6 +179,11 @@ class Learner(Protocol):
     """Parameters and multiply-adds of the state, per example."""
     ...
 
+  def planned_cost(self, state: LearnerState, stage: int) -> Cost:
+    """The cost in a later stage, if `state` is untrained, as far as the config decides it; for predictions."""
+    del stage
+    return self.cost(state)
+
   def router(self, state: LearnerState) -> Callable[[Tree], dict[str, np.ndarray]] | None:
     """Pool -> the weights of the experts for each image, {mixture: float32 [N, E]}; None: no experts to choose from."""
     del state

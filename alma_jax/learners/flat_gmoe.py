@@ -14,6 +14,7 @@ from alma_jax.learners.contract import GrowthReport, LearnerState
 from alma_jax.learners.stacked import Stacked
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
+from alma_jax.types import Cost
 
 
 @register
@@ -76,6 +77,10 @@ class FlatGMoE(Stacked):
     return state._replace(
         spec={**state.spec, "num_experts": state.spec["num_experts"] + num}, live=sharding.put(live, self.mesh),
         host={**state.host, "growth": [*state.host["growth"], grown]}), GrowthReport(macs)
+
+  def planned_cost(self, state: LearnerState, stage: int) -> Cost:
+    num = state.spec["num_experts"] + sum(self.options.add_experts[:stage])
+    return self.cost(state._replace(spec={**state.spec, "num_experts": num}))
 
   def describe(self, state: LearnerState) -> str:
     """The number of experts, which were duplicated, and their shares of the loss at that time."""

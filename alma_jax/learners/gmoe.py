@@ -143,6 +143,11 @@ class GMoE(MoE):
     live, opt = sharding.put((live, opt), self.mesh)
     return state._replace(spec=spec, live=live, opt=opt), GrowthReport(macs)
 
+  def planned_cost(self, state: LearnerState, stage: int) -> Cost:
+    more = [0] * (stage // self.options.grow_every)  # whichever experts are split
+    splits = {layer: [*before, *more] for layer, before in state.spec["splits"].items()}
+    return self.cost(state._replace(spec={**state.spec, "splits": splits}))
+
   def fresh(self, stage: int, spec: dict[str, Any]) -> Variables:
     """As in Stacked. What is drawn does not depend on the room for more experts, which a live stream does not know."""
     num = num_experts(spec)

@@ -42,6 +42,7 @@ class Tuned:
     self.mesh, self.freezes, self.shapes_recur = inner.mesh, inner.freezes, inner.shapes_recur
     self.num_blocks, self.contribution, self.resolve = inner.num_blocks, inner.contribution, inner.resolve
     self.padded_contribution, self.packed, self.router = inner.padded_contribution, inner.packed, inner.router
+    self.planned_cost = inner.planned_cost
 
   def init(self) -> LearnerState:
     state = self._inner.init()

@@ -14,10 +14,10 @@ from alma_jax.store import local_copy, run_files
 from alma_jax.store.metrics import DRIFT_AFTER, Entry
 from alma_jax.store.record import LABEL, Record
 
-ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
+ALIVE, STOPPED, DEAD, FINISHED, DIVERGED = "alive", "stopped", "dead", "finished", "diverged"
 PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary
-ORDER = (ALIVE, DIVERGED, DEAD, PUBLISHED, FINISHED)  # in lists of runs
-NEED_HELP = (DIVERGED, DEAD)
+ORDER = (ALIVE, DIVERGED, DEAD, STOPPED, PUBLISHED, FINISHED)  # in lists of runs
+NEED_HELP = (DIVERGED, DEAD, STOPPED)
 _SCHEDULE = "stream.schedule"  # a field of streams whose stages may have several mega-batches
 _RECENT = 5  # stages whose duration gives the time left
 
@@ -27,8 +27,8 @@ class View(NamedTuple):
 
   Attributes:
     record: its files.
-    state: ALIVE (a process holds the folder, or the lease of its store), DEAD (none does, and the run is not finished),
-      FINISHED, DIVERGED or PUBLISHED.
+    state: ALIVE (a process holds the folder, or the lease of its store), STOPPED (on request, after saving), DEAD (none
+      of these, and the run is not finished), FINISHED, DIVERGED or PUBLISHED.
     saved: time of the last checkpoint, seconds since the epoch, or None.
     host: the other machine on which it is ALIVE; "": this one.
     doing: what takes long in a run that is ALIVE, e.g. "reading night-7.npz"; "" if nothing does.
@@ -140,8 +140,10 @@ def current(record: Record) -> View:
     state = ALIVE
   elif record.is_published:
     state = PUBLISHED
+  elif record.divergence is not None:
+    state = DIVERGED
   else:
-    state = DEAD if record.divergence is None else DIVERGED
+    state = STOPPED if (folder / run_files.STOPPED).exists() else DEAD
   return View(record, state, _saved(folder), host, _doing(folder) if state == ALIVE and not host else "")
 
 

@@ -151,7 +151,7 @@ def _listeners(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mi
   """(the progress display, all that hear how the run goes on, in their order)."""
   config, protocol = setting.config, setting.protocol
   shown = progress.Progress(config.log.progress and sharding.is_main(), loop.samples(setting), protocol.measure,
-                            settings.round_name(setting.facts.problem), protocol.sizes().exact)
+                            protocol.sizes().exact)
   heard: list[Listener] = [shown]  # first, because others show what they do
   if config.log.tensorboard and sharding.is_main():
     heard.append(listeners.TensorBoard(folder.path, config, protocol.measure))

@@ -26,7 +26,7 @@ from alma_jax.runs.settings import Setting
 from alma_jax.runs.snapshot import Growth
 from alma_jax.store import checkpoint, metrics, run_files
 from alma_jax.store.metrics import Entry
-from alma_jax.store.run_files import DIVERGED, METRICS, TRAIN
+from alma_jax.store.run_files import DIVERGED, METRICS, STOPPED, TRAIN
 from alma_jax.store.run_folder import RunFolder
 from alma_jax.training import loop, optimizers
 
@@ -88,7 +88,8 @@ class Session:
     folder.write_config()
     folder.cut(METRICS, now.lines)
     folder.check_and_cut(TRAIN, now.num_train_lines, now.train_total)
-    folder.delete(DIVERGED)  # the run goes on
+    for name in (DIVERGED, STOPPED):
+      folder.delete(name)  # the run goes on
     with contextlib.ExitStack() as cleanup:
       folder.note("")  # what a killed session may have left
       cleanup.callback(folder.note, "")
@@ -152,7 +153,7 @@ class Session:
     if self._is_due() and not self._is_saved:
       self._save()
     elif self._should_stop():
-      raise Stopped(self._where())
+      raise self._stopped()
 
   def _receive(self, t: int) -> None:
     """Decides about mega-batch t, trains if it is time, and writes its line."""
@@ -294,7 +295,7 @@ class Session:
       rows = fit.cursor - start
       aim = rows * _TARGET_SECONDS / max(time.monotonic() - since, 1e-4)
       self._rows = int(sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, fit.spec.problem.max_steps)))))
-      self._shown.steps(rows * plan.samples // total, data.stage, fit.cursor // -(-total // plan.rounds), plan.rounds)
+      self._shown.steps(rows, plan.samples / total, data.stage, fit.cursor, total)
     if pending is not None:
       self._record(fit, pending, began)
     return fit
@@ -358,15 +359,17 @@ class Session:
       listener.saved(self._checkpoints.wait)
     if sharding.any_process(self._should_stop()):
       self._checkpoints.finish()
-      raise Stopped(self._where())
+      raise self._stopped()
 
   def _seconds(self) -> dict[str, float]:
     """Seconds of all sessions so far."""
     return dict(wall_seconds=self.now.wall_seconds + time.monotonic() - self._began,
                 compile_seconds=self.now.compile_seconds + runtime.compile_seconds() - self._compiled_before)
 
-  def _where(self) -> str:
-    return f"saved {self._folder.shown}; run the command again, and it continues from there."
+  def _stopped(self) -> Stopped:
+    """What to raise when the run is saved and should stop; notes in the folder that it has."""
+    self._folder.write({STOPPED: run_files.json_bytes(dict(stage=self.now.stage, epoch=self.now.epoch))})
+    return Stopped(f"saved {self._folder.shown}; run the command again, and it continues from there.")
 
 
 def samples(setting: Setting) -> list[int]:

@@ -185,7 +185,8 @@ def holds(path: pathlib.Path, file: File) -> bool:
 
 def _is_needed(folder: pathlib.Path, name: str) -> bool:
   """Whether a local folder that is ahead of the store should fetch a file that it lacks, or has otherwise."""
-  return name.split("/")[0] in _ONCE or (not (folder / name).exists() and name != run_files.DIVERGED)
+  return name.split("/")[0] in _ONCE or (not (folder / name).exists() and name not in (
+      run_files.DIVERGED, run_files.STOPPED))
 
 
 def _tidy(folder: pathlib.Path, manifest: Manifest, is_reader: bool) -> None:

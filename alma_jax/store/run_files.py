@@ -12,6 +12,7 @@ from alma_jax.store.metrics import Entry
 
 FORMAT = 3  # of run folders, in CONFIG; raise it if the readers below can no longer read older folders
 CONFIG, METRICS, TRAIN, DIVERGED = "config.json", "metrics.jsonl", "train.jsonl", "diverged.json"
+STOPPED = "stopped.json"  # {"stage", "epoch"} of a run that was saved and stopped on request, until it goes on
 LOCAL = ("file", "local")  # schemes of addresses that are folders of this machine
 DOING = ".doing.json"  # {"activity", "since"} while something takes long
 PREDICTOR = "predictor"  # folder of the predictors that `log.predictor` asks for
@@ -19,8 +20,8 @@ COPIES = "copies"  # folder of second copies of what is written once
 GATE = "gate.msgpack"  # of learners/gate.py, published by runs/mixture.py
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
-WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
-           "tensorboard", "wandb", "tokenizer.json", "export", PREDICTOR, GATE, *feed.FILES, CONFIG)
+WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, STOPPED, "curve.png", "accuracy.csv",
+           "graph.json", "tensorboard", "wandb", "tokenizer.json", "export", PREDICTOR, GATE, *feed.FILES, CONFIG)
 
 
 def local(path: str | os.PathLike[str]) -> pathlib.Path:

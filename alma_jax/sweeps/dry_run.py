@@ -16,7 +16,9 @@ from alma_jax.sweeps.launch import LOCAL, Launcher, Plan
 
 
 class Prediction(NamedTuple):
-  """Predicted costs of a run. They are upper bounds, because patience may end stages early; growth is not counted.
+  """Predicted costs of a run, with the experts that growth is to add: upper bounds, as patience may end stages early.
+
+  They lack what the choice of what grows costs, and the neurons that `ff` adds.
 
   Attributes:
     steps: training steps, of all members.
@@ -54,7 +56,8 @@ def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str | None]) -> s
   lines.append(_numbers(plan, left))
   if left:
     lines.append(f"those left take at most {sum(possible[name].steps for name in left):,} training steps, "
-                 f"{sum(possible[name].macs for name in left):.3g} multiply-adds, without growth")
+                 f"{sum(possible[name].macs for name in left):.3g} multiply-adds, "
+                 "without the choice of what grows and the neurons that ff adds")
   for name in sorted({job.config.dataset.name for job in plan.to_do if job.config.dataset.is_downloaded}):
     lines.append(f"{name} is not on this machine yet; the first run downloads it")
   if changed:
@@ -84,8 +87,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
     raise BadInput(f"the costs of dataset.name={section.name} depend on mega-batches that arrive while it runs; leave "
                    "--dry_run out.")
   predictions: list[Prediction | BadInput] = []
-  macs: dict[Any, int] = {}  # of one example, by the config of the network
-  sizes: dict[Any, Any] = {}  # training examples of each stage, by the config of the network and of the stream
+  stages: dict[Any, Any] = {}  # their Sizes, and multiply-adds of an example, by the config of the network and stream
   fitting: set[Any] = set()  # configs of networks and their training that fit into memory
   with tfds_folder.trying_once():
     for c in configs:
@@ -96,23 +98,23 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
           with cost.predicting():
             memory_check.check(_setting(c))
           fitting.add(training)
-        if run not in sizes:
+        if run not in stages:
           setting = _setting(c)  # says whether this network can be trained on this stream
-          sizes[run] = setting.protocol.sizes()
-          if network not in macs:
-            # The untrained state: only its shapes if the learner's init can be traced.
-            with cost.predicting():
-              state = memory_check.untrained(setting.learner)
-            state = state or setting.learner.init()
-            with cost.predicting():
-              macs[network] = setting.learner.cost(state).fwd_macs
+          sizes = setting.protocol.sizes()
+          # The untrained state: only its shapes if the learner's init can be traced.
+          with cost.predicting():
+            state = memory_check.untrained(setting.learner)
+          state = state or setting.learner.init()
+          with cost.predicting():
+            stages[run] = sizes, [setting.learner.planned_cost(state, s).fwd_macs for s in range(len(sizes.train))]
       except BadInput as error:
         predictions.append(error)
         continue
-      plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
+      sizes, macs = stages[run]
+      plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes.train, sizes.share)]
       times = c.num_candidates * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
       predictions.append(Prediction(times * c.num_members * sum(plan.steps for plan in plans),
-                                    times * macs[network] * sum(plan.samples for plan in plans)))
+                                    times * sum(each * plan.samples for each, plan in zip(macs, plans))))
   return predictions
 
 

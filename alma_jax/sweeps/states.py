@@ -101,10 +101,11 @@ def time_left(states: Mapping[str, State], seconds: Mapping[str, float], num_wor
     num_workers: how many run at once.
 
   Returns:
-    E.g. "about 40 s"; "at least 40 s" if `seconds` lacks some runs; "" if it lacks all.
+    E.g. "about 40 s"; "roughly 40 s" if `seconds` lacks some runs, for which the mean counts; "" if it is empty.
   """
-  rest = [seconds[name] * (1 - state.fraction) for name, state in states.items() if name in seconds]
-  if not rest:
+  if not seconds or not states:
     return ""
+  mean = sum(seconds.values()) / len(seconds)
+  rest = [seconds.get(name, mean) * (1 - state.fraction) for name, state in states.items()]
   together = max(sum(rest) / max(num_workers, 1), *rest)
-  return f"{'about' if len(rest) == len(states) else 'at least'} {duration(together)}"
+  return f"{'about' if states.keys() <= seconds.keys() else 'roughly'} {duration(together)}"
