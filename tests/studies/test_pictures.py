@@ -1,4 +1,5 @@
 """The pictures of the pages show what their commands make today."""
+import html
 import json
 import os
 import re
@@ -7,7 +8,6 @@ import sys
 
 import pandas as pd
 import pytest
-from PIL import Image
 from runs import ROOT
 
 pytestmark = pytest.mark.slow
@@ -19,13 +19,12 @@ DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(do
        r"\(docs/results/anytime/README\.md\)"
 PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
          if re.search(r"!\[.*?\]\(", path.read_text(), re.DOTALL)]
-LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.png"))
+LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.svg"))
 
 
 def shown_by(path):
   """{learner: {column: values}} of a picture that benchmarks/pictures.py has drawn."""
-  with Image.open(path) as image:
-    return json.loads(image.text["Description"])
+  return json.loads(html.unescape(re.search(r"<dc:description>(.*?)</dc:description>", path.read_text(), re.DOTALL)[1]))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -42,7 +41,7 @@ def test_a_page_with_a_picture_has_its_command(monkeypatch, page):
 
 @pytest.mark.parametrize("path", LEARNERS, ids=lambda path: path.stem)
 def test_pictures_of_the_same_runs_agree(path):
-  shown, first = shown_by(path), shown_by(ROOT / "docs/images/digits-stream.png")
+  shown, first = shown_by(path), shown_by(ROOT / "docs/images/digits-stream.svg")
   assert set(shown) == {"sm", path.stem}
   for name in set(shown) & set(first):
     assert shown[name]["error"] == first[name]["error"]
@@ -67,7 +66,7 @@ def test_the_front_picture_says_what_the_runs_say():
 @pytest.mark.slow
 def test_the_first_picture_shows_the_runs_of_today(tmp_path):
   """Its command, of two learners; a processor that rounds differently may move single images of the test set of 360."""
-  path = ROOT / "docs/images/digits-stream.png"
+  path = ROOT / "docs/images/digits-stream.svg"
   environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # optimised, as runs are
   subprocess.run([sys.executable, ROOT / "benchmarks/learners.py", "--learners", "sm", "ens", f"--workdir={tmp_path}",
                   f"--config={ROOT}/configs/digits.py"], check=True, cwd=ROOT, env=environment)
