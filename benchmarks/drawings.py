@@ -16,15 +16,18 @@ import pandas as pd
 RUNS = pathlib.Path(__file__).parents[1] / "docs/results/anytime/runs.csv"
 LEARNERS = RUNS.parents[2] / "images/learners/summary.csv"
 STYLE = """  <style>
-    svg { --text: #1d2528; --soft: #5d686d; --line: #d7dde0; --good: #00806b; --other: #3b6fb6; --page: #fff; }
+    svg { --text: #1d2528; --soft: #5d686d; --line: #d7dde0; --good: #00806b; --other: #3b6fb6; --page: #fff;
+          --anytime: #c8102e; }
     @media (prefers-color-scheme: dark) {
-      svg { --text: #e6eaec; --soft: #a3afb5; --line: #3b464b; --good: #4fc9b0; --other: #8ab4f0; --page: #1e2129; }
+      svg { --text: #e6eaec; --soft: #a3afb5; --line: #3b464b; --good: #4fc9b0; --other: #8ab4f0; --page: #1e2129;
+            --anytime: #f2637a; }
     }
     .page { fill: var(--page); }
     text { font: 15px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; fill: var(--text); }
     .soft { fill: var(--soft); font-size: 13px; } .end { text-anchor: end; } .mid { text-anchor: middle; }
     .grid { stroke: var(--line); } .axis { stroke: var(--soft); }
     .good { fill: var(--good); } .other { fill: var(--other); } .bold { font-weight: 700; }
+    .anytime { fill: var(--anytime); } .curve.anytime { fill: none; stroke: var(--anytime); }
     .curve { fill: none; stroke: var(--good); stroke-width: 3; } .area { fill: var(--good); opacity: .2; }
     .arrow { fill: none; stroke: var(--text); stroke-width: 1.5; } .head { fill: var(--text); }
     .box { fill: var(--line); } .trains { fill: var(--other); opacity: .85; }
@@ -69,8 +72,9 @@ def front() -> str:
     at = place(name)
     parts.append(circle(*at, "other") + text(at[0] + right, at[1] + down, label, anchor))
   points = [place(name) for name in ANYTIME]
-  parts.append(f'<path class="curve" d="{path(points)}"/>' + "".join(circle(*point, "good") for point in points))
-  parts.append(text(points[0][0], points[0][1] - 16, "anytime", "good bold mid"))
+  parts.append(f'<path class="curve anytime" d="{path(points)}"/>'
+               + "".join(circle(*point, "anytime") for point in points))
+  parts.append(text(points[0][0], points[0][1] - 16, "anytime", "anytime bold mid"))
   (x0, y0), (x1, y1) = place("ens"), place("anytime")
   bend = f"M{x0 - 8:.0f},{y0 + 8:.0f} Q{x0 - 40:.0f},{y1:.0f} {x1 + 18:.0f},{y1 - 3:.0f}"
   parts.append(f'<path class="arrow" d="{bend}"/>'
@@ -96,8 +100,8 @@ def plane() -> str:
   for name, cer, macs in table[["learner", "cer", "cumulative_fwd_macs"]].itertuples(index=False, name=None):
     across, below, anchor = BESIDE.get(name, (10, 5, ""))
     is_best = name == "anytime"
-    parts.append(circle(right(macs), down(cer), "good" if is_best else "other")
-                 + text(right(macs) + across, down(cer) + below, name, "good bold" if is_best else anchor))
+    parts.append(circle(right(macs), down(cer), "anytime" if is_best else "other")
+                 + text(right(macs) + across, down(cer) + below, name, "anytime bold" if is_best else anchor))
   return svg("CER against compute of all learners on the digits: anytime has a third of the CER of ens at its compute",
              LEFT + WIDTH + 76, TOP + HEIGHT + 66, parts)
 

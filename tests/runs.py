@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import sys
+import types
 import warnings
 from typing import NamedTuple
 
@@ -196,6 +197,14 @@ def interrupted(config, workdir, dispatches, **options):
 def one_step_a_dispatch(monkeypatch):
   monkeypatch.setattr(loop, "_TARGET_SECONDS", 1e-9)
   monkeypatch.setattr(loop, "_FIRST_ROWS", 1)
+
+
+def without_program(known, size):
+  """A predictor of images without a program, which takes batches of `size`; `known` is its Description."""
+  from alma_jax.predictors.predictor import ImagePredictor
+  made = object.__new__(ImagePredictor)
+  made.known, made.program = known, types.SimpleNamespace(batch_size=size)
+  return made
 
 
 def slow(*values):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from runs import without_program
 
 from alma_jax import evaluate
 from alma_jax.data import datasets, examples, live_entries, text_files, tokens
@@ -247,7 +248,7 @@ def by_test_set(path, form, names):
 
 def by_evaluate(path, form, names):
   args = argparse.Namespace(data=str(path), data_dir="", image_column="", label_column="")
-  batches = [*evaluate._batches(args, 5, known(form, names))]
+  batches = [*evaluate._batches(args, without_program(known(form, names), 5))]
   return (np.concatenate([batch.x for batch in batches]),
           [names[label] for batch in batches for label in batch.labels.numbers])
 

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from runs import ROOT, alma, assert_same_run
+from runs import ROOT, alma, assert_same_run, without_program
 from test_checkpoint import flip
 from test_paths import task_config
 from test_serve import ask, serving
@@ -192,8 +192,8 @@ def test_evaluate_takes_named_data_as_tasks_have_them():
               sha256={})
   task = dict(number=8, name="8")
   for facts, most in (({}, 16), (dict(task=task), 16), (dict(task=task, provenance=dict(dataset="digits")), 255)):
-    batches = [*evaluate._batches(argparse.Namespace(data="digits", data_dir=""), 100,
-                                  description.of(form | facts))]
+    batches = [*evaluate._batches(argparse.Namespace(data="digits", data_dir=""),
+                                  without_program(description.of(form | facts), 100))]
     assert max(batch.x.max() for batch in batches) == most
     assert set(np.concatenate([batch.labels.numbers for batch in batches])) == {*range(10)}
 

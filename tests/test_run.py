@@ -58,7 +58,7 @@ def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner)
   last, num = run.summary["final_error"], 360 if name == "digits" else 30
   assert re.fullmatch(rf"  test error  {chance:.2f} █[▁-█]{{3}} {last:.2f} \({last * num:.0f} of {num} wrong\)     "
                       rf"guessing {chance:.2f}", rest[1])
-  model = f"{run.config.model.name} of width 2, {run.lines[-1]['num_params']:,} parameters"
+  model = f"{run.config.model.name} of width 2, {run.lines[0]['num_params']:,} parameters"
   assert f"running in {tmp_path / 'run'}: {learner}, {model} at the start, 3 mega-batches\n" in done.stderr
   assert rest[2] == (f"  score       {run.summary['cer']:.4f}   sum of the 3 errors (CER), lower is better; guessing "
                      f"scores {3 * chance:.1f}")

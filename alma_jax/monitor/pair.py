@@ -76,7 +76,7 @@ def draw(first: Record, second: Record, path: str) -> None:
   figure, measure = Figure(figsize=(7, 4.2), layout="constrained"), _measure(first, second)
   axes, key = figure.subplots(), f"prequential_{measure.metric}"
   tested = not measure.is_prequential and shared(first, second, key).t
-  for run, letter, colour in zip((first, second), "AB", plots.COLOURS):
+  for run, letter, colour in zip((first, second), "AB", plots.colours([run.config.label for run in (first, second)])):
     axes.plot(*_xy(run, measure.key), "-", color=colour, drawstyle="steps-mid", label=f"{letter}, {run.path.name}")
     if tested:
       axes.plot(*_xy(run, key), ":", color=colour, drawstyle="steps-mid")

@@ -19,19 +19,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from matplotlib.transforms import Bbox
 from matplotlib.typing import FillStyleType
 
-# The Okabe-Ito palette and similar colours: dark enough on white, and distinct for colour-blind readers. Each learner
-# also has a marker of its own.
-STYLES = {
-    "sm": ("#4D4D4D", "o"), "ens": ("#0072B2", "s"), "umix": ("#56B4E9", "D"), "gens": ("#E69F00", "^"),
-    "gmoe": ("#009E73", "v"), "moe": ("#8C6D00", "P"), "ff": ("#D55E00", "X"), "bagging": ("#CC79A7", "<"),
-    "boosting": ("#7A3E9D", ">"), "hmoe": ("#7F3B08", "*"), "expert": ("#B8336A", "h"), "anytime": ("#C8102E", "p"),
-    "retrain": ("#3C6E71", "d"), "warm": ("#5B7F1E", "H"), "shrink_perturb": ("#34518C", "8"),
-}
-# The learners of task streams, which share no figure with the others.
-TASK_STYLES = {
-    "independent": ("#4D4D4D", "o"), "finetune": ("#E69F00", "^"), "new_head": ("#56B4E9", "D"),
-    "replay": ("#CC79A7", "<"), "oracle": ("#C8102E", "p"), "select": ("#0072B2", "s"), "mntdp": ("#009E73", "v"),
-}
+from alma_jax.runs.plots import STYLES, TASK_STYLES
+
 # Those of learners that are not part of this package, one of which the name chooses.
 _OTHERS = [*itertools.product(("#A0522D", "#6B6B00", "#00696B", "#8E0152"), ("h", "d", "p", "8"))]
 MARKERS = sorted({marker for _, marker in (*STYLES.values(), *TASK_STYLES.values(), *_OTHERS)})

@@ -117,7 +117,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
   told = protocol.told(c, summary, lines)
   curve = plots.Curve(f"{name} · {c.label}", f"{told.name} {told.value}", lines, protocol.measure,
-                      summary.get("chance"), protocol.labels)
+                      summary.get("chance"), protocol.labels, c.label)
   folder.write({"curve.png": plots.curve(curve), "summary.json": run_files.json_bytes(summary)})
 
 

@@ -10,9 +10,21 @@ if TYPE_CHECKING:  # slow to import
   from matplotlib.axes import Axes
   from matplotlib.figure import Figure
 
-# Of the Okabe-Ito palette, distinct for colour-blind readers.
+# The Okabe-Ito palette and similar colours: dark enough on white, and distinct for colour-blind readers. Each learner
+# also has a marker of its own.
+STYLES = {
+    "sm": ("#4D4D4D", "o"), "ens": ("#0072B2", "s"), "umix": ("#56B4E9", "D"), "gens": ("#E69F00", "^"),
+    "gmoe": ("#009E73", "v"), "moe": ("#8C6D00", "P"), "ff": ("#D55E00", "X"), "bagging": ("#CC79A7", "<"),
+    "boosting": ("#7A3E9D", ">"), "hmoe": ("#7F3B08", "*"), "expert": ("#B8336A", "h"), "anytime": ("#C8102E", "p"),
+    "retrain": ("#3C6E71", "d"), "warm": ("#5B7F1E", "H"), "shrink_perturb": ("#34518C", "8"),
+}
+# The learners of task streams, which share no figure with the others.
+TASK_STYLES = {
+    "independent": ("#4D4D4D", "o"), "finetune": ("#E69F00", "^"), "new_head": ("#56B4E9", "D"),
+    "replay": ("#CC79A7", "<"), "oracle": ("#C8102E", "p"), "select": ("#0072B2", "s"), "mntdp": ("#009E73", "v"),
+}
+# Of runs that share a learner.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-COLOUR = COLOURS[0]
 _SQUEEZED = 2.5  # an axis that is this many times as high as the values after the first training squeezes them
 _NAMED = 24  # tasks whose names have room
 _LARGEST, _SMALLEST = 0.45, 0.28  # radii of the circles of a gate tree; neighbouring leaves have the distance 1
@@ -28,6 +40,7 @@ class Curve(NamedTuple):
     measure: what the metric of the lines is measured on.
     chance: the metric of guessing, or None.
     labels: of the run's protocol.
+    learner: its name, which chooses the colour.
   """
   name: str
   result: str
@@ -35,6 +48,14 @@ class Curve(NamedTuple):
   measure: Measure
   chance: float | None
   labels: tuple[str, str]
+  learner: str = ""
+
+
+def colours(learners: Sequence[str]) -> list[str]:
+  """A colour for each run: that of its learner, or others if two share one."""
+  known = STYLES | TASK_STYLES
+  own = [known[learner][0] for learner in learners if learner in known]
+  return own if len(set(own)) == len(learners) else [*itertools.islice(itertools.cycle(COLOURS), len(learners))]
 
 
 def draw(*curves: Curve) -> "Figure":
@@ -55,15 +76,16 @@ def draw(*curves: Curve) -> "Figure":
     tops = [top for curve in curves if (top := _top(curve))]
     axes.set(xlim=(0.5, max([len(curve.lines) for curve in curves]) + 0.5), ylim=(0, max(tops, default=1.0)))
     tasks = [line["task"] for line in curves[0].lines if "task" in line]
+    inks = colours([curve.learner for curve in curves])
     for i, curve in enumerate(curves):
       values = [(line["t"], line[curve.measure.key]) for line in curve.lines if line.get(curve.measure.key) is not None]
       label = " · ".join(filter(None, (curve.name, curve.result)))
       if tasks:
         width = 0.8 / len(curves)
         axes.bar([t - 0.4 + (i + 0.5) * width for t, _ in values], [value for _, value in values], width,
-                 color=COLOURS[i % len(COLOURS)], label=label)
+                 color=inks[i], label=label)
       elif values:
-        _draw_stair(axes, curve, values, COLOURS[i % len(COLOURS)], label, one)
+        _draw_stair(axes, curve, values, inks[i], label, one)
     chance = curves[0].chance
     if chance is not None and chance <= axes.get_ylim()[1]:
       axes.axhline(chance, color="0.5", linestyle=":", linewidth=1)
@@ -152,7 +174,7 @@ def gate_tree(splits: Sequence[int], axes: "Axes", sizes: Sequence[float] | None
     if isinstance(node, int):
       x = next(leaves)
       radius = (_SMALLEST**2 + (_LARGEST**2 - _SMALLEST**2) * min(max(sizes[node], 0), 1)) ** 0.5
-      axes.add_patch(Circle((x, -level), radius, color=COLOUR, linewidth=0, zorder=2))
+      axes.add_patch(Circle((x, -level), radius, color=COLOURS[0], linewidth=0, zorder=2))
       axes.annotate(str(node), (x, -level), color="white", ha="center", va="center", fontsize=7, zorder=3)
       return x, level
     ends, lowest = zip(*(draw(child, level + 1) for child in node[1:]))

@@ -245,7 +245,7 @@ def plot(*runs: Run) -> "Figure":
       told = f"{result.name} {result.value}"
     chance = (run.summary or {}).get("chance")
     curves.append(plots.Curve(f"{run.config.dataset.name} · {run.config.label}", told, run.lines, run.measure, chance,
-                              protocol.labels))
+                              protocol.labels, run.config.label))
   measured = {(curve.measure, curve.labels) for curve in curves if curve.lines}
   if len(measured) != 1:
     raise BadInput("plot needs runs that have seen a mega-batch and that measure the same; give, for example, two runs "
