@@ -1,4 +1,5 @@
 """Experts that are trained apart: what is published, what one expert learns, and what a killed one leaves."""
+import json
 import shutil
 
 import numpy as np
@@ -47,6 +48,11 @@ def test_a_lost_expert_is_repaired_and_the_others_stay(tmp_path, in_process):
   assert (tmp_path / mixture.MANIFEST).read_text() == manifest
   touched = {path.relative_to(tmp_path).parts[0] for path, when in files.items() if path.stat().st_mtime_ns != when}
   assert touched <= {mixture.MANIFEST, "failures.json", ".lock"}
+  tree = json.loads(manifest)
+  tree["gate"]["sha256"] = "0" * 64
+  (tmp_path / mixture.MANIFEST).write_text(json.dumps(tree))
+  with pytest.raises(BadInput, match="is not the gate that .* lists; restore it, or run `alma apart` again"):
+    mixture.Mixture(tmp_path)
 
 
 def test_the_gate_is_that_of_a_mixture_that_is_trained_together(tmp_path):

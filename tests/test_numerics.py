@@ -1,4 +1,6 @@
 """Optimisers, augmentation, joint predictions, cost counter, metrics: by hand."""
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ from runs import small_config
 
 from alma_jax import config as configs
 from alma_jax.models import cost
-from alma_jax.problems import classification
+from alma_jax.problems import classification, language_modeling, sequence
+from alma_jax.runs import sampling
 from alma_jax.store import metrics
 from alma_jax.training import optimizers
 from alma_jax.types import Cost
@@ -146,6 +149,43 @@ def test_a_tied_vote_goes_to_the_largest_probability():
   p = np.array([[[0.6, 0.4, 0.0]], [[0.1, 0.2, 0.7]]]) + 1e-9
   assert contribute(np.log(p), "vote")[0] == [2]
   assert contribute(np.log(p[::-1]), "vote")[0] == [2]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_a_joint_objective_is_smoothed_over_the_classes_of_each_task(smoothing):
+  """Two tasks of two and three classes; the last example only pads the batch."""
+  problem = sequence.JointClassification(3, False, smoothing, num_tasks=2)
+  logits = jax.random.normal(jax.random.key(0), (3, 6))
+  batch = classification.Batch(jnp.zeros((3, 1)), jnp.array([1, 2, 0]), task=jnp.array([0, 1, 0]),
+                               num_classes=jnp.array([2, 3, 2]))
+  mask = jnp.array([True, True, False])
+  expected = 0.0
+  for own, label in ((logits[0, :2], 1), (logits[1, 3:], 2)):
+    log = own - jnp.log(jnp.exp(own).sum())
+    expected -= (1 - smoothing) * log[label] + smoothing * log.mean()
+  found = problem.objective(logits, batch, mask, problem.sums(logits, batch, mask), jnp.float32(2))
+  np.testing.assert_allclose(found, expected / 2, rtol=1e-5)
+
+
+def test_windows_of_text_deviate_by_their_mean_losses():
+  """Windows of 2 and 1 tokens with the losses 1 and 4: the mean is 2, and (2 * 1 + 1 * 4) / 3 the variance."""
+  prediction = np.array([[-0.5, -1.5, -9.0], [-4.0, -9.0, -9.0]])
+  assert language_modeling.deviation_of_windows(prediction, np.array([2, 1])) == pytest.approx(np.sqrt(2))
+  assert language_modeling.LanguageModeling(50, 8, 8, 0.01, False).guessing_loss == pytest.approx(np.log(50))
+
+
+def test_a_continuation_sees_the_last_tokens_and_ends_before_the_end(monkeypatch):
+  seen, script = [], iter([5, 6, 7, 9])  # 9 ends a document
+
+  def next_log_probs(learner, problem, state, context):
+    seen.append(context)
+    return np.log(np.eye(10)[next(script)] + 1e-9)
+
+  monkeypatch.setattr(sampling, "_next_log_probs", next_log_probs)
+  problem = types.SimpleNamespace(sequence_length=3)
+  options = dict(num_tokens=9, temperature=0.0, top_k=0, seed=0)
+  assert sampling.continuation(None, problem, None, [1, 2], 9, **options) == [5, 6, 7]
+  assert seen == [[1, 2], [1, 2, 5], [2, 5, 6], [5, 6, 7]]
 
 
 def test_error_and_loss():
