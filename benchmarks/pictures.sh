@@ -2,7 +2,7 @@
 # Draws the pictures of the documentation anew, without a network.
 #     benchmarks/pictures.sh RUNS      RUNS: a folder for the runs; finished ones are not run again
 # Those of the board and of a report need Chromium. The others need more: docs/images/nights.png needs MNIST (its command
-# is in docs/live.md), and gallery/demo.png and gallery/serve.png are screenshots of `alma demo` and `alma serve`.
+# is in docs/live.md), and gallery/serve.png is a screenshot of `alma serve` after a digit was drawn.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=$1
@@ -21,6 +21,9 @@ for study in mnist mnist_authors mnist_replay cifar text; do
 done
 chromium --headless --no-sandbox --hide-scrollbars --window-size=1200,1520 \
   --screenshot=docs/images/gallery/report.png "file://$(realpath "$runs")/tutorial/report/index.html"
+python -m alma_jax.demo --out "$runs/demo" --no_open
+chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,760 \
+  --screenshot=docs/images/gallery/demo.png "file://$(realpath "$runs")/demo/index.html"
 for learner in sm ens anytime; do
   for wait in 1 4; do
     python -m alma_jax.main --config=configs/digits.py:$learner --config.stream.schedule=every \
@@ -34,6 +37,6 @@ until grep -qs '"t": 11' "$runs/board/gmoe/metrics.jsonl"; do sleep 1; done
 chromium --headless --no-sandbox --hide-scrollbars --window-size=1200,1150 --virtual-time-budget=9000 \
   --screenshot=docs/images/board.png http://127.0.0.1:8999
 kill %1 %2
-for picture in board gallery/report; do
+for picture in board gallery/report gallery/demo; do
   python -c "from PIL import Image; path = 'docs/images/$picture.png'; Image.open(path).quantize(64).save(path, optimize=True)"
 done
