@@ -45,7 +45,8 @@ The paper makes claims, and we ran the experiments again: {num} runs. The short 
 
 {matrix}
 
-- **agrees**, **disagrees**: the mean is significantly for the claim, or against it, and no comparison is significantly opposed.
+- **agrees**, **disagrees**: the mean is significantly for the claim, or against it, and no comparison is significantly
+  opposed.
 - **depends**: significant both ways; the number says where.
 - **in part**: the claim is about costs, which are counted, and only some of the comparisons support it.
 - **cannot tell**: fewer than three seeds, or not significant after the correction.
@@ -80,8 +81,9 @@ _SHORT = [
      {(3, "mnist"): "agrees", (3, "cifar"): "agrees", (3, "mnist_authors"): "agrees"}),
     ("**Growing does not pay at equal memory,** where the best learner that grows has a CER {0} higher on MNIST. At "
      "equal training compute, mixtures and networks that grow lose to the best fixed learner, too, by {1} on MNIST and "
-     "{2} on CIFAR-10. Growing *ensembles* may win: with the authors' early stopping they lead, and otherwise we cannot "
-     "tell. Corrected over all claims together, neither their lead nor their loss at equal memory is significant.",
+     "{2} on CIFAR-10. Growing *ensembles* may win: with the authors' early stopping they lead, and otherwise we "
+     "cannot tell. Corrected over all claims together, neither their lead nor their loss at equal memory is significant. "
+     "[More on growing](growth.md).",
      {(7, "mnist"): "agrees", (28, "mnist"): "agrees", (28, "cifar"): "agrees", (6, "mnist"): "cannot tell",
       (6, "mnist_authors"): "disagrees"}),
     ("**The shortest waiting time ends worst.** If you train on every mega-batch at once, the final error is {0} "

@@ -27,6 +27,18 @@ TRADE_OFF_ANY = "At equal compute replay is not better, each at its best waiting
 REPLAY = "MNIST, replay and growth"
 
 
+def test_the_page_on_growing_has_the_numbers_of_the_claims():
+  table = pd.read_csv(ROOT / "docs/results/verdicts.csv")
+  rows = [line.split("|")[2:5] for line in (ROOT / "docs/results/growth.md").read_text().splitlines() if "%" in line
+          and line.startswith("|")]
+  studies = ("MNIST", "MNIST, authors' early stopping", "CIFAR-10, 3 epochs")
+  for claim, cells in zip((28, 6, 7, 8), rows, strict=True):
+    for study, cell in zip(studies, cells, strict=True):
+      row = table[(table["claim"] == claim) & (table["study"] == study)].iloc[0]
+      assert cell.strip(" *") == row["number"].split(" (")[0]
+      assert ("**" in cell) == (row["verdict"] != "cannot tell")
+
+
 def test_where_the_paper_says_it():
   """Figure 9 belongs to appendix E, C.1 is the lower half of Figure 7, and both factors of replay are of CIFAR-10."""
   import claims
