@@ -129,7 +129,7 @@ def test_circles_of_a_gate_tree_do_not_touch(tree, inches):
       figure.set_size_inches(inches[0] * scale, inches[1])
       figure.canvas.draw()
       shapes = [shape for shape in (*axes.patches, *axes.collections)
-                if matplotlib.colors.to_hex(np.ravel(shape.get_facecolor())).upper() == plots.COLOUR]
+                if matplotlib.colors.to_hex(np.ravel(shape.get_facecolor())).upper() == plots.COLOURS[0]]
       boxes = [shape.get_window_extent() for shape in shapes]
       assert len(boxes) == num
       for box, other in itertools.combinations(boxes, 2):
