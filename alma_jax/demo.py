@@ -1,6 +1,6 @@
 """Shows anytime learning on your machine: alma demo [live]
 
-`alma demo` trains three learners on the digits that come with scikit-learn, in less than a minute, and opens a page
+`alma demo` trains three learners on the digits that come with scikit-learn, in half a minute, and opens a page
 that compares them. `alma demo live` plays five nights: new digits arrive in a folder, while a run tests itself on them,
 learns from them and replaces its predictor. Nothing is downloaded.
 """
@@ -102,13 +102,13 @@ def _comparison(learners: Sequence[Shown], x: np.ndarray, y: np.ndarray) -> str:
 classify the same {len(y)} test digits. The coloured area under a curve is the learner's <b>score</b>, the sum of its
 errors (CER). To keep it small, a learner has to be good <em>soon</em> and <em>stay</em> good.</p>
 <div class="panels">{panels}</div>
-<p>The score of <b class="anytime">anytime</b> is {ratio:.1f} times lower than that of <b class="ens">ens</b>, at the
-same compute ({macs[0]} and {macs[1]} multiply-adds). A learner that waits can only guess until its first training. A
+<p><b class="anytime">anytime</b> scores {ratio:.1f} times lower than <b class="ens">ens</b>, at the same compute
+ ({macs[0]} and {macs[1]} multiply-adds). A learner that waits can only guess until its first training. A
 learner that trains on new data alone forgets some of the old.</p>
 <h2>Eight of the digits</h2>
-<p>What each learner said after {_MOMENTS[0]}, {_MOMENTS[1]} and {_MOMENTS[2]} mega-batches; wrong answers are struck
-through, and a dot means that it was not trained yet. These are hard digits: at first most learners got them wrong, and
-in the end all got them right.</p>
+<p>The columns show each learner's answer after {_MOMENTS[0]}, {_MOMENTS[1]} and {_MOMENTS[2]} mega-batches. Wrong
+answers are struck through; a dot means "not trained yet". These are hard digits: the learners got them wrong most often
+before the end.</p>
 <div class="digits">{''.join(_digit(learners, i, x[i], y[i]) for i in _difficult(learners, y))}</div>
 <h2>Your turn</h2>
 <p>Try a longer wait, or your own images in one folder per class:</p>
@@ -171,7 +171,8 @@ def _live(out: pathlib.Path) -> pathlib.Path:
   (out / "data" / "stream").mkdir(parents=True, exist_ok=True)
   feeder.start()
   try:
-    run = alma_jax.run(configs.parse(tree), out / "run")
+    run = alma_jax.run(configs.parse(tree), out / "run",
+                       should_stop=lambda: not feeder.is_alive() and not (out / "data" / "end").exists())
   finally:
     over.set()
     feeder.join()
@@ -180,7 +181,7 @@ def _live(out: pathlib.Path) -> pathlib.Path:
 
 
 def _feed(out: pathlib.Path, data: Any, over: threading.Event) -> None:
-  """Puts a night's digits into the folder when the run has learned those of the night before; then ends the stream."""
+  """Adds a night's digits when the run has learned the last night's, and ends the stream after the last night."""
   record = Record(out / "run")
   for night in range(1, _NIGHTS + 1):
     part, path = slice((night - 1) * _PER_NIGHT, night * _PER_NIGHT), out / "data" / "stream" / f"night-{night}.npz"
@@ -213,12 +214,12 @@ them</h3>{_curve(errors, chance, shown.name, "nights")}</div>
 <div class="panel"><table class="nights"><thead><tr><th>night</th><th>digits</th><th>error</th><th>training</th></tr>
 </thead><tbody>{rows}</tbody></table></div></div>
 <h2>Eight digits that never arrived</h2>
-<p>What the predictors of nights 1, 3 and {_NIGHTS} say about digits that were in no night's data: eight hard ones,
-which the first predictor got wrong and the last one right.</p>
+<p>What the predictors of nights 1, 3 and {_NIGHTS} say about digits that were in no night's data: eight that
+the earlier predictors found hard.</p>
 <div class="digits">{''.join(_digit([shown], i, x[i], y[i]) for i in _difficult([shown], y))}</div>
 <h2>Your turn</h2>
 <p>Put your own files into a folder (one <code>.npz</code> file or one folder of images by class per night), and leave a
-run beside it. Whoever needs predictions asks the newest predictor:</p>
+run beside it. Ask the newest predictor at any time:</p>
 <pre>alma run --config=live:anytime --config.dataset.name=live:DIR --workdir runs/mine
 alma predict --workdir runs/mine IMAGES
 alma serve --workdir runs/mine

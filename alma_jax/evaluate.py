@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument("--out", help="file to write the scores and the wrong images to, as JSON")
   args = parser.parse_args(argv)
   commands.quiet()
+  if args.data == "":
+    raise BadInput("--data is empty; give labelled data, or leave it out to score the run's own test set.")
   if args.out:
     answers.check_place(args.out)
   stored, _, record = predict.stored_of(args)
@@ -107,7 +109,7 @@ def _given(args: argparse.Namespace, record: Record, predictor: Any, what: str) 
   except BadInput as error:
     raise BadInput(f"without --data, the run is scored on its own test set, which cannot be read: {_advised(error)}"
                    ) from error
-  return predictor.cut(found, what)
+  return predictor.cut(found, what, unknown=-1)
 
 
 def _section(args: argparse.Namespace, record: Record) -> Any:

@@ -186,7 +186,7 @@ def _report(run: "Run") -> str:
 
   summary, config, folder = run.summary or {}, run.config, run_files.shown(run.path)
   compiling = summary["compile_seconds"]
-  told = protocols.of(config).told(config, summary | {"num_test": run.num_test}, run.lines)
+  told = protocols.of(config).told(config, summary, run.lines)
   seconds = (f"{duration(summary['wall_seconds'])} on {summary['device']}, {duration(compiling)} of it compiling"
              + " (cached next time)" * (compiling >= 1))
   rows = [(told.measured, told.curve), ("score", f"{told.value}   {told.meaning}"),

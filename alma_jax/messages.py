@@ -96,26 +96,32 @@ def brief(value: object) -> str:
 
 def num_bytes(size: float) -> str:
   """E.g. "1.5 GB"."""
-  power = min(int(math.log10(max(size, 1))) // 3, len(_UNITS) - 1)
+  power = _power(size, len(_UNITS) - 1)
   return f"{size / 10**(3 * power):.3g} {_UNITS[power]}"
 
 
 def brief_number(number: float) -> str:
   """E.g. "950", "18.2 k", "2.2 G"."""
-  power = min(int(math.log10(max(number, 1))) // 3, 6)
+  power = _power(number, 6)
   return f"{number:.4g}" if not power else f"{number / 10**(3 * power):.3g} {' kMGTPE'[power]}"
+
+
+def _power(number: float, most: int) -> int:
+  """The power of 1000, at most `most`, with which three digits of a number lie between 1 and 999."""
+  power = min(int(math.log10(max(number, 1))) // 3, most)
+  return power + (power < most and float(f"{number / 10**(3 * power):.3g}") >= 1000)
 
 
 def spark(values: Sequence[float], top: float = 0.0, width: int = 24) -> str:
   """Bars that show how values change, e.g. "█▃▁▁"; the highest bar is the largest value, or `top` if that is larger.
 
   Args:
-    values: at least one, none negative; of more than `width`, neighbours are averaged.
+    values: at least one, none negative, a full bar if not finite; of more than `width`, neighbours are averaged.
     top: value of the highest bar at least.
     width: number of bars at most.
   """
   num = min(len(values), width)
   parts = [values[i * len(values) // num:(i + 1) * len(values) // num] for i in range(num)]
   means = [sum(part) / len(part) for part in parts]
-  scale = (len(_BARS) - 1) / (max(top, *means, 0.0) or 1)
-  return "".join(_BARS[round(mean * scale)] for mean in means)
+  scale = (len(_BARS) - 1) / (max([top, 0.0, *filter(math.isfinite, means)]) or 1)
+  return "".join(_BARS[round(mean * scale)] if math.isfinite(mean) else _BARS[-1] for mean in means)

@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
       blocks += [study.name] if len(studies) > 1 else []
       more = [ablation.table(study, each) for each in ablations]
       blocks += [f"{table.heading}\n\n{table.markdown}" for table in (*tables.all_of(study), *more)]
-      growth = [] if study.tasks else findings.growth(study)
-      blocks.append("\n".join([*(card.line for card in cards.of(study, growth)), *growth]))
+      growth = findings.growth(study)
+      blocks.append("\n".join([*(card.line for card in cards.of(study, growth)), *(each.line for each in growth)]))
     print("\n\n".join(blocks))
 
 

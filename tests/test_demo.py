@@ -1,4 +1,5 @@
 """alma demo, alma demo live, and the bars that runs end with."""
+import math
 import re
 import xml.etree.ElementTree as ET
 
@@ -11,13 +12,15 @@ from alma_jax import messages
 
 @pytest.mark.parametrize(("values", "top", "width", "bars"), [
     ([0.0, 1.0], 0.0, 24, "▁█"), ([0.5], 1.0, 24, "▅"), ([0.0, 0.0], 0.0, 24, "▁▁"),
-    ([1.0, 1.0, 0.0, 0.0], 0.0, 2, "█▁"), ([1.0, 0.0, 0.5], 0.0, 2, "█▃")])
+    ([1.0, 1.0, 0.0, 0.0], 0.0, 2, "█▁"), ([1.0, 0.0, 0.5], 0.0, 2, "█▃"),
+    ([math.inf, 1.0, math.nan], 0.0, 24, "███")])
 def test_bars(values, top, width, bars):
   """1/2 of seven steps is 3.5, which rounds to 4; the mean of 0 and 0.5 is 1/4, and 1.75 steps round to 2."""
   assert messages.spark(values, top, width) == bars
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0"), (950, "950"), (2_230_000_000, "2.23 G"), (18_200, "18.2 k")])
+@pytest.mark.parametrize(("number", "text"), [(0, "0"), (950, "950"), (2_230_000_000, "2.23 G"), (18_200, "18.2 k"),
+                                              (999_950, "1 M"), (999.96, "1 k")])
 def test_numbers(number, text):
   assert messages.brief_number(number) == text
 

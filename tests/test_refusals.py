@@ -157,6 +157,7 @@ FIELDS = [
     ("digits:gmoe learner.gating=warm", "learner.gating", "one of soft, hard"),
     ("digits:gmoe learner.grow_every=0", "learner.grow_every", "at least 1"),
     ("digits:gmoe learner.keep_optimizer=maybe", "learner.keep_optimizer", "True or False"),
+    ("digits:gmoe learner.keep_optimizer=true train.optimizer=muon", "learner.keep_optimizer=True", "set it False"),
     ("digits:bagging learner.members_per_stage=0", "learner.members_per_stage", "at least 1"),
     ("digits:ff learner.growth_rate=0", "learner.growth_rate", "above 0"),
     ("digits:hmoe learner.add_beyond=-0.5", "learner.add_beyond", "at least 0"),

@@ -178,7 +178,7 @@ def test_the_best_waiting_time(runs):
 
 
 def test_whether_growing_is_better(tmp_path, runs):
-  lines = findings.growth(study_of(runs))
+  lines = [each.line for each in findings.growth(study_of(runs))]
   # gens of width 4 computes half of what sm of width 8 does: only sm of width 4 is within its budget.
   assert lines[0].startswith("- gens, width 4, w 1 (CER 0.624) against sm, width 4, w 1 (CER 0.722; 100% of the "
                              "compute, 60% of the memory): growing is better, but has a larger budget: **undecided**, "
@@ -192,7 +192,7 @@ def test_whether_growing_is_better(tmp_path, runs):
       for seed in range(3):
         write_run(folder / f"{learner}{width}{seed}", [error(seed), 0.1], learner, num_params=params, macs=macs,
                   seed=seed, model__width=width, grown=grown)
-    return findings.growth(study_of(folder))
+    return [each.line for each in findings.growth(study_of(folder))]
 
   rival = lambda error: ("umix", 8, 20, 500, error, 0)
   grown = lambda error: ("gens", 4, 20, 500, error, 1)
@@ -221,7 +221,9 @@ def test_whether_growing_is_better(tmp_path, runs):
     write_run(tmp_path / f"seeds/gens{seed}", [0.04 + seed / 1e4, 0.1], "gens", 20, 500, grown=1, seed=seed)
   write_run(tmp_path / "seeds/ens5", [0.1, 0.1], "ens", 20, 500, seed=5)
   (study,), _ = collect.collect([tmp_path / "seeds"])
-  (line,) = findings.growth(study)
+  (found,) = findings.growth(study)
+  line = found.line
+  assert found.verdict == findings.UNDECIDED
   assert "against sm (" in line
   assert line.endswith("on 2 seeds; not compared, because no seed is shared: ens.")
   assert "**undecided**" in line
@@ -362,7 +364,7 @@ def test_the_command_line(tmp_path, runs):
   (study,), _ = collect.collect([runs])
   best, *answers = done.stdout.split("\n\n")[-1].splitlines()
   assert best.startswith("- **Best:** ")
-  assert answers[-1] == findings.growth(study)[-1]
+  assert answers[-1] == findings.growth(study)[-1].line
   done = run(runs, "--out", tmp_path / "out")
   assert done.stdout.strip() == str(tmp_path / "out/index.html")
 
@@ -422,7 +424,7 @@ def test_a_kind_with_diverged_seeds_is_not_simply_the_best(tmp_path):
   assert all(line.endswith("**w 1 is best on the seeds that finished**.") for line in budgets)
   best = cards.of(study, [])[0]
   assert best.value == "CER 0.440 ± 0.040 (1 of 4 seeds diverged)"
-  assert best.details.endswith("; significantly better than it on the seeds that finished")
+  assert best.details.endswith("; the lead is significant on the seeds that finished")
   _, further = page.parts(study, [], findings.growth(study))
   assert findings.HOW_DIVERGED in next(part for part in further if isinstance(part, Bullets)).how
   for seed in range(4):
@@ -444,15 +446,16 @@ def test_growing_is_compared_with_its_divergences(tmp_path, diverged, better, ve
               seed=seed)
   diverge(tmp_path / diverged)
   (study,), _ = collect.collect([tmp_path])
-  (line,) = findings.growth(study)
-  assert verdict in line
-  assert line.count("with 1 of 4 seeds diverged") == 1
+  (found,) = findings.growth(study)
+  assert verdict in found.line
+  assert found.verdict == (findings.GROWING if better else findings.FIXED)
+  assert found.line.count("with 1 of 4 seeds diverged") == 1
   for seed in range(4):
     if diverged != f"gmoe{seed}":
       diverge(tmp_path / f"gmoe{seed}")
   write_run(tmp_path / "wide", [0.5, 0.4], "gmoe", num_params=20, grown=1, model__width=64)
   (study,), _ = collect.collect([tmp_path])
-  assert findings.growth(study)[-1] == "- gmoe, width 32: all 4 seeds diverged."
+  assert findings.growth(study)[-1] == findings.Growth("- gmoe, width 32: all 4 seeds diverged.")
 
 
 def test_if_all_runs_diverged_only_their_names_are_reported(tmp_path):

@@ -113,7 +113,7 @@ def test_scalars_in_tensorboard_are_those_of_the_lines(tmp_path, arrays):
     assert found["error", entry["t"]] == pytest.approx(entry["error"])
 
 
-@pytest.mark.parametrize("untrained", ["chance", "model"])
+@pytest.mark.parametrize("untrained", ["chance", "num_test", "model"])
 def test_error_before_the_first_update(tmp_path, arrays, untrained):
   run = alma_jax.run(small_config(stream__untrained_error=untrained), tmp_path, data=arrays)
   assert run.metrics["error"][0] == run.metrics["untrained_error"][0]
@@ -176,10 +176,9 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **kwargs: COMPILED.append(event) if event.endswith("backend_compile_duration") else None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("learner", "replay"), [
-    *[(learner, 0.0) for learner in ("sm", "ens", "gens", "boosting", "umix")],
-    *[(learner, 1.0) for learner in ("sm", "ens", "umix", "gens", "bagging", "moe")]])
+    ("sm", 0.0), *[slow(learner, 0.0) for learner in ("ens", "gens", "boosting", "umix")],
+    *[slow(learner, 1.0) for learner in ("sm", "ens", "umix", "gens", "bagging", "moe")]])
 def test_a_longer_stream_compiles_nothing_more(tmp_path, learner, replay):
   """5 stages and 50 compile the same number of functions."""
   data = (*blobs(1000), *blobs(30, seed=1))

@@ -174,12 +174,16 @@ class Optimizer(Section):
 
   Attributes:
     decoupled: whether `train.weight_decay` shrinks the parameters instead of adding to the gradient.
+    multiplies: whether an update has products of matrices, which count in `train_flops`.
+    mirrors: whether the state holds trees of the parameters' structure, which grow with them.
   """
   name: str = ""
 
   registries: ClassVar[Mapping[str, Registry]] = {problem: OPTIMIZERS[problem] for problem in (IMAGES, TASKS)}
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
   decoupled: ClassVar[bool] = False
+  multiplies: ClassVar[bool] = False
+  mirrors: ClassVar[bool] = True
 
   def transform(self, rate: Any) -> Any:
     """An optax.GradientTransformation without weight decay. `rate`: the learning rate, a number or a schedule."""

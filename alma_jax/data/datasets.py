@@ -34,6 +34,7 @@ class Dataset:
     fingerprint: `cache.hash_arrays` of the four arrays.
     class_names: names of the classes 0 to K - 1; None: unknown.
     test_files: of the test examples, if each has a file of its own.
+    test_rows: of the test examples in the file that they are held out of; empty: they are all of a part.
   """
   name: str
   x_train: np.ndarray
@@ -45,12 +46,13 @@ class Dataset:
   fingerprint: str
   class_names: tuple[str, ...] | None = None
   test_files: tuple[str, ...] = ()
+  test_rows: tuple[int, ...] = ()
 
   @property
   def tested(self) -> Examples:
     """The test examples."""
     labels = class_labels.Labels(self.y_test, self.class_names, self.class_names is not None)
-    return of_arrays(self.name, self.x_test, labels, self.test_files)
+    return of_arrays(self.name, self.x_test, labels, self.test_files, self.test_rows)
 
 
 def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:

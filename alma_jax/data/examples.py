@@ -289,9 +289,10 @@ class Reader:
           decoded=(sum(image.had_transparency for _, image in batch), sum(image.has_frames for _, image in batch)))
 
 
-def of_arrays(name: str, x: np.ndarray, labels: class_labels.Labels, files: Sequence[str] = ()) -> Examples:
-  """Examples of a data set called `name`, numbered from 0, or each from a file of its own."""
-  return Examples(list(files) or [name] * len(x), [-1] * len(x) if files else [*range(len(x))], x, labels)
+def of_arrays(name: str, x: np.ndarray, labels: class_labels.Labels, files: Sequence[str] = (),
+              rows: Sequence[int] = ()) -> Examples:
+  """Examples of a data set called `name`, in these rows, by default from 0; or each from a file of its own."""
+  return Examples(list(files) or [name] * len(x), [-1] * len(x) if files else [*(rows or range(len(x)))], x, labels)
 
 
 def has_parts(names: Sequence[str]) -> bool:

@@ -56,14 +56,14 @@ class Classes(NamedTuple):
   names: tuple[str, ...]
   num: int
 
-  def number(self, labels: Labels) -> np.ndarray:
-    """The numbers of the classes that labels mean, int32 [N].
+  def number(self, labels: Labels, unknown: int | None = None) -> np.ndarray:
+    """The numbers of the classes that labels mean, int32 [N]; `unknown` for a name of no class.
 
     Numbers count the classes from 0, unless a class is called by a number that is not its place. If both the data and
     the classes have names, the names decide.
 
     Raises:
-      BadInput: there is no such class. The message begins with "it".
+      BadInput: there is no such class, and `unknown` is None. The message begins with "it".
     """
     names = self.names or tuple(map(str, range(self.num)))
     counts = not self.names if labels.declared else labels.names is None and not are_names(names)
@@ -75,6 +75,8 @@ class Classes(NamedTuple):
     (numbers, meant), index = labels.by_name(), Index(names)
     places = [index.find(name) for name in meant]
     for i in np.unique(numbers):
+      if places[i] is None and unknown is not None:
+        places[i] = unknown
       if places[i] is None:
         raise BadInput(f"it has the class {meant[i]!r}, which {self.owner} does not know; its classes are "
                        f"{', '.join(self.names) or f'the numbers 0 to {self.num - 1}'}"

@@ -11,6 +11,7 @@ from alma_jax import keys, models
 from alma_jax.config import sections
 from alma_jax.config.fields import field
 from alma_jax.config.registry import register
+from alma_jax.errors import BadInput
 from alma_jax.growth import split
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
@@ -52,6 +53,12 @@ class GMoEOptions(MoEOptions):
 
   defaults: ClassVar = {"model.num_experts": 1}
   adds_experts: ClassVar[bool] = True
+
+  def check(self, config: Any) -> None:
+    super().check(config)
+    if self.keep_optimizer and not config.train.optimizer.mirrors:
+      raise BadInput(f"learner.keep_optimizer=True cannot split the state of train.optimizer="
+                     f"{config.train.optimizer.name}; use another optimiser, or set it False.")
 
   def make(self, context: Any) -> Any:
     return GMoE(context)

@@ -1,5 +1,6 @@
 """Replay: one network with a head per task, trained on the examples of all tasks so far."""
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -76,7 +77,7 @@ class Replay(TaskLearner):
     mean = lambda count: round(samples * sum(count(self.whole(each["classes"]), self._shape) for each in spec["tasks"])
                                / len(spec["tasks"]))  # every task is as likely as any other
     report = trained.report._replace(samples=samples, val=error, macs=mean(cost.forward_macs),
-                                     flops=mean(lambda *one: optimizers.flops(self._train, *one)))
+                                     flops=mean(functools.partial(optimizers.flops, self._train)))
     notes = {"errors": [error], "best": 0, **pair_notes(self.pairs(data)[member])}
     return StageResult(state._replace(spec=spec, live=live, host={**state.host, "notes": [notes]}), report)
 

@@ -184,7 +184,7 @@ def cells(run: View) -> dict[str, str]:
   notes = [f"on {run.host}"] if run.host else []
   notes += [run.doing] if run.doing else []
   if record.accuracies is not None:
-    error = f"{error} on the last task"
+    error = error and f"{error} on the last task"
     notes.append(f"average accuracy {record.accuracies[-1].mean():.4g}")
   notes += measures.brief(record.further)
   if run.drifts:

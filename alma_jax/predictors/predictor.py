@@ -60,8 +60,14 @@ class Predictor:
     """What `evaluate` takes, of new data that the user calls `data`; `images` reads them if they are images."""
     raise NotImplementedError
 
-  def cut(self, found: Any, what: str) -> Iterable[Any]:
-    """What `evaluate` takes, of a test set, see sections.DataSet.tested; `what` is how messages call it."""
+  def cut(self, found: Any, what: str, unknown: int | None = None) -> Iterable[Any]:
+    """What `evaluate` takes, of a test set, see sections.DataSet.tested.
+
+    Args:
+      found: the test set.
+      what: how messages call it.
+      unknown: number of classes that the predictor does not know; None: they are refused.
+    """
     raise NotImplementedError
 
   def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:
@@ -108,11 +114,11 @@ class ImagePredictor(Predictor):
   def labelled(self, data: str, images: Callable[[], Iterable[examples.Examples]]) -> Iterable[examples.Examples]:
     return images()
 
-  def cut(self, found: examples.Examples, what: str) -> Iterator[examples.Examples]:
+  def cut(self, found: examples.Examples, what: str, unknown: int | None = None) -> Iterator[examples.Examples]:
     size = self.program.batch_size
     with examples.named(what):
       assert found.labels is not None
-      x, y = self.known.form.fit(found.x), self.known.classes.number(found.labels)
+      x, y = self.known.form.fit(found.x), self.known.classes.number(found.labels, unknown)
     for start in range(0, len(x), size):
       rows = slice(start, start + size)
       yield examples.Examples(found.source[rows], found.row[rows], x[rows], Labels(y[rows]))
@@ -178,7 +184,7 @@ class TextPredictor(Predictor):
   def labelled(self, data: str, images: Callable[[], Iterable[examples.Examples]]) -> Iterator[bytes]:
     return (document.text for document in texts.read([data.removeprefix("text:")]))
 
-  def cut(self, found: Sequence[bytes], what: str) -> Sequence[bytes]:
+  def cut(self, found: Sequence[bytes], what: str, unknown: int | None = None) -> Sequence[bytes]:
     return found
 
   def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:

@@ -28,18 +28,20 @@ def of_images(known: Description, data: str, metrics: Sequence[Metric],
   names: Sequence[Any] = known.classes.names or range(known.classes.num)
   values = inputs.Scale(known.constants, len(known.shape) == 3)
   totals = measures.Totals({metric.name: metric for metric in (*_BASIC, *metrics)}.values())
+  num = wrong = 0
   for batch, classes, probabilities in predicted:
     assert batch.labels is not None
+    is_wrong = classes != batch.labels.numbers  # a class that the predictor does not know has a negative number
+    num, wrong = num + len(classes), wrong + int(is_wrong.sum())
     totals.add((classes, probabilities), batch.labels.numbers, np.ones(len(classes), bool))
     values.add(batch.x)
     hashes.extend(map(cache.hash_row, batch.x))
     mistakes += [dict(input=answers.printable(batch.source[i]), row=None if batch.row[i] < 0 else batch.row[i],
-                      label=names[batch.labels.numbers[i]], predicted=names[classes[i]])
-                 for i in np.flatnonzero(classes != batch.labels.numbers)]
+                      label=names[y] if (y := batch.labels.numbers[i]) >= 0 else None, predicted=names[classes[i]])
+                 for i in np.flatnonzero(is_wrong)]
   commands.warn(filter(None, [values.warning(data)]))
   counts, found = totals.sums[_BASIC[0].name], totals.entry(known.classes.names)
-  num = int(counts["num"].sum())
-  error = int(counts["wrong"].sum()) / num  # equal to the run's, to the bit
+  error = wrong / num  # equal to the run's, to the bit
   found = dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
                loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist(), mistakes=mistakes)
   return found, _shown(found, known, [metric.name for metric in metrics]), hashes

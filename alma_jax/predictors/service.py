@@ -110,8 +110,8 @@ class Service:
   def health(self) -> dict[str, Any]:
     """What GET /healthz answers."""
     entries = self._ready[0].known.entries
-    names = ("stage", "megabatch", "task", "input", "classes", "class_names", "metrics", "example_shape", "dtype",
-             "normalization")
+    names = ("stage", "megabatch", "task", "input", "classes", "class_names", "metric", "metrics", "example_shape",
+             "dtype", "normalization")
     kept = {name: entries.get(name) for name in names}
     return dict(status="ok", predictor=self._ready[0].version or None, max_batch=self._max_batch, **kept)
 

@@ -293,15 +293,9 @@ class Protocol:
     """The results, as written to summary.json; plots show `chance`, the metric of random guessing, if it is there."""
     return metrics.summarize(lines, initial_params)
 
-  @property
-  def num_test(self) -> int:
-    """The number of test examples of which each is right or wrong; 0 if there is no such number."""
-    return 0
-
   @classmethod
   def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> Told:
-    """The results of a finished run in words; `summary` is what summary.json holds, without its wall-clock times, and
-    `num_test` if it is known."""
+    """The results of a finished run in words; `summary` is what summary.json holds, without its wall-clock times."""
     measure = metrics.measure(config.metric, lines)
     values, chance, result = measure.values(lines), summary.get("chance"), config.results[0]
     if not values:

@@ -164,12 +164,8 @@ class Offline(Protocol):
   # ------------------------------------------------------------------------ what a run shows
 
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
-    chance = self.facts(metrics.ends(lines)).problem.chance
-    return super().summary(lines, initial_params) | ({} if chance is None else {"chance": chance})
-
-  @property
-  def num_test(self) -> int:
-    return self.source.num_test
+    facts = {"chance": self.facts(metrics.ends(lines)).problem.chance, "num_test": self.source.num_test or None}
+    return super().summary(lines, initial_params) | {name: it for name, it in facts.items() if it is not None}
 
 
 class Images(Offline):

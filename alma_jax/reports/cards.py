@@ -15,7 +15,7 @@ from alma_jax.reports.studies import Study, plain, short
 
 _NEAR = 0.1  # the share of the best score within which a cheaper kind is as good
 _POINT = 0.01  # the accuracy within which a kind of run on tasks is as good, and forgets
-_ROUNDING = 1e-6  # a deviation this many times as large as the mean is none
+_ROUNDING = 1e-6  # a smaller deviation, relative to the mean, is rounding
 _PLURALS = {"stream.waiting_time": "waiting times", "model.width": "widths", "model.num_experts": "numbers of experts"}
 
 
@@ -37,7 +37,7 @@ class Card(NamedTuple):
 
   @property
   def line(self) -> str:
-    """Of Markdown."""
+    """A Markdown list item."""
     colon = "" if self.question.endswith("?") else ":"
     return f"- **{self.question}{colon}** {self.answer}{self.value and f', {self.value}'} ({self.details})."
 
@@ -47,7 +47,8 @@ def headline(study: Study, alone: bool = True) -> str:
   learners = study.runs[LEARNER].unique()
   runs = _several(len(study.runs), "run")
   parts = [runs, _several(len(learners), "learner")] if len(learners) > 1 else [f"{runs} of {learners[0]}"]
-  parts += [f"{study.runs[field].nunique()} {_PLURALS[field]}" for field in study.factors if field in _PLURALS]
+  parts += [f"{num} {_PLURALS[field]}" for field in study.factors
+            if field in _PLURALS and (num := study.runs[field].nunique()) > 1]
   return f"{study.name.split(', ')[0] if alone else study.name}: {', '.join(parts)}"
 
 
@@ -62,8 +63,8 @@ def about(study: Study) -> str:
   return " · ".join([*stream, *varied, *([f"{seeds} seeds"] if seeds > 1 else []), f"{' and '.join(spent)} in all"])
 
 
-def of(study: Study, growth: Sequence[str]) -> list[Card]:
-  """The cards that the study has the runs for; `growth` are the lines of findings.growth."""
+def of(study: Study, growth: Sequence[findings.Growth]) -> list[Card]:
+  """The cards that the study has the runs for; `growth` comes from findings.growth."""
   if study.tasks:
     return _of_tasks(study)
   every = findings.candidates_of(study, studies.kinds(study), study.scoring.overall)
@@ -90,9 +91,9 @@ def _lead(study: Study, best: Candidate, others: list[Candidate]) -> str:
   pairs, missing = findings.with_each(best, others)
   closest, num = min(others, key=lambda each: each.mean), len(others)
   if not missing and all(difference.is_lower for _, difference in pairs):
-    lead = f"significantly better than {'it' if num == 1 else f'all {num} others'}{best.on_finished}"
+    lead = f"the lead is significant{best.on_finished}"
   elif all(difference.num == 1 for _, difference in pairs):
-    lead = "the lead is not tested (1 seed)"
+    lead = "one seed cannot show whether the lead is significant"
   else:
     lead = f"no significant lead ({len(best.values)} seeds, {_several(num, 'comparison')})"
   return f"next {_name(study, closest.row)} with {_spread(closest)}; {lead}"
@@ -107,9 +108,9 @@ def _cheaper(study: Study, best: Candidate, others: list[Candidate]) -> Card | N
     return None
   choice = min(near, key=lambda each: each.costs[COMP]) if near else min(cheaper, key=lambda each: each.mean)
   spent = f"{brief_number(choice.costs[COMP])} instead of {brief_number(cost)} multiply-adds"
-  return Card(f"Cheapest within {_NEAR:.0%} of the best" if near else "Next best for less compute",
+  return Card(f"Cheapest within {100 * _NEAR:.0f} % of the best" if near else "Next best for less compute",
               _name(study, choice.row), f"{study.scoring.overall_name} {_spread(choice)}",
-              f"{choice.mean / best.mean - 1:+.0%}, for {spent}", choice.row[LEARNER])
+              f"{100 * (choice.mean / best.mean - 1):+.0f} %, for {spent}", choice.row[LEARNER])
 
 
 def _waiting(study: Study, every: list[Candidate]) -> Card | None:
@@ -130,18 +131,21 @@ def _waiting(study: Study, every: list[Candidate]) -> Card | None:
     what = "learner" if len(groups) == study.runs[LEARNER].nunique() else "setting"
     others = "".join(f", w\xa0=\xa0{wait} for {num}" for wait, num in waits[1:4])
     value, details = "", f"lowest {study.scoring.overall_name} for {waits[0][1]} of {len(groups)} {what}s{others}"
-  return Card("Which waiting time?", f"w = {waits[0][0]}", value, details)
+  answer = " or ".join(f"w = {wait}" for wait, num in waits if num == waits[0][1])
+  return Card("Which waiting time?", answer, value, details)
 
 
-def _growth(lines: Sequence[str]) -> Card | None:
+def _growth(found: Sequence[findings.Growth]) -> Card | None:
   """In how many comparisons growing paid."""
-  if not lines:
+  verdicts = [each.verdict for each in found if each.verdict]
+  if not verdicts:
     return None
-  better, worse = (sum(f"**{verdict}" in line for line in lines) for verdict in (findings.GROWING, findings.FIXED))
-  num, undecided = len(lines), len(lines) - better - worse
-  answer = f"Yes, in all {num} cases" if better == num else f"In {better or 'none'} of {_several(num, 'case')}"
-  return Card("Did growing pay?", answer, "", "fixed learners with the same compute and memory are better in "
-              f"{worse}, and {undecided} {'is' if undecided == 1 else 'are'} undecided")
+  better, worse, undecided = map(verdicts.count, (findings.GROWING, findings.FIXED, findings.UNDECIDED))
+  answer = f"In {better or 'none'} of {_several(len(verdicts), 'case')}"
+  if better == len(verdicts):
+    answer = f"Yes, in all {better} cases" if better > 1 else "Yes, in the only case"
+  return Card("Did growing pay?", answer, "", f"a fixed learner of equal compute and memory won {worse}; {undecided} "
+              "undecided")
 
 
 def _of_tasks(study: Study) -> list[Card]:

@@ -29,8 +29,14 @@ HOW_GROWTH = ("- A learner that grows is compared with fixed learners that have 
               "better if it is significantly better than all of them, and at least one of them had at least "
               f"{NEAR:.0%} of both budgets.")
 _MOST_NAMED = 3  # alternatives in a list
-_UNDECIDED = "**undecided**"
-GROWING, FIXED = "growing is better", "the fixed learner is better"  # verdicts
+GROWING, FIXED, UNDECIDED = "growing is better", "the fixed learner is better", "undecided"  # verdicts
+_UNDECIDED = f"**{UNDECIDED}**"
+
+
+class Growth(NamedTuple):
+  """A Markdown line about a kind that grew, and its verdict; "" if it was compared with nothing."""
+  line: str
+  verdict: str = ""
 
 
 class Candidate(NamedTuple):
@@ -101,21 +107,20 @@ def waiting_times(study: Study) -> list[str]:
   return lines
 
 
-def growth(study: Study) -> list[str]:
+def growth(study: Study) -> list[Growth]:
   """Each kind that grew against fixed learners with the same waiting time, within its compute and memory.
 
   Of every fixed learner the best kind within the budgets is compared. Growing is called better only if one of the
-  fixed kinds had similar budgets.
-
-  Returns:
-    Markdown lines.
+  fixed kinds had similar budgets. Of a stream of tasks there are none.
   """
+  if study.tasks:
+    return []
   kinds = studies.kinds(study)
   candidates = candidates_of(study, kinds, study.scoring.score)
   growing = {each.row[LEARNER] for each in candidates if each.grew}
   lost = [kind for kind in kinds if kind.runs.empty and kind.row[LEARNER] in growing]
   return [*(_growth(study, each, candidates) for each in candidates if each.grew),
-          *(f"- {label(kind.row, study.factors)}: {kind.divergence}." for kind in lost)]
+          *(Growth(f"- {label(kind.row, study.factors)}: {kind.divergence}.") for kind in lost)]
 
 
 def candidates_of(study: Study, kinds: Iterable[Kind], score: str) -> list[Candidate]:
@@ -128,7 +133,7 @@ def candidates_of(study: Study, kinds: Iterable[Kind], score: str) -> list[Candi
 
 # ------------------------------------------------------------------------------------------------------------ lines
 
-def _growth(study: Study, grown: Candidate, every: list[Candidate]) -> str:
+def _growth(study: Study, grown: Candidate, every: list[Candidate]) -> Growth:
   """The line about one kind that grew."""
   timing = [field for field in ("stream.schedule", WAITING) if not _is_missing(grown.row.get(field))]
   within = [c for c in every if not c.grew and all(c.row.get(field) == grown.row[field] for field in timing)
@@ -139,18 +144,19 @@ def _growth(study: Study, grown: Candidate, every: list[Candidate]) -> str:
   pairs = [pair for pair in pairs if any(pair[0] is rival for rival in rivals)]
   text = f"- {label(grown.row, study.factors)}"
   if not pairs:
-    return f"{text}: no fixed learner within its compute and memory has a finished run with one of its seeds."
+    return Growth(f"{text}: no fixed learner within its compute and memory has a finished run with one of its seeds.")
   similar = any(all(c.costs[column] >= NEAR * grown.costs[column] for column in _BUDGETS) for c in within)
-  verdict, (rival, difference) = _growth_verdict(grown, pairs, bool(missing), similar)
+  verdict, told, (rival, difference) = _growth_verdict(grown, pairs, bool(missing), similar)
   shares = ", ".join(f"{_share(rival.costs[column] / grown.costs[column])} of the {what}"
                      for column, what in ((COMP, "compute"), (MEM, "memory")))
-  return (f"{text} ({_value(study, grown)}) against {label(rival.row, study.factors)} ({_value(study, rival)}; "
-          f"{shares}): {verdict}, {_difference(difference)}"
-          f"{_not_compared(label(c.row, study.factors) for c in missing)}.")
+  return Growth(f"{text} ({_value(study, grown)}) against {label(rival.row, study.factors)} ({_value(study, rival)}; "
+                f"{shares}): {told}, {_difference(difference)}"
+                f"{_not_compared(label(c.row, study.factors) for c in missing)}.", verdict)
 
 
-def _growth_verdict(grown: Candidate, pairs: list[Pair], missing: bool, similar: bool) -> tuple[str, Pair]:
-  """(verdict, the pair that decides it).
+def _growth_verdict(grown: Candidate, pairs: list[Pair], missing: bool, similar: bool
+                    ) -> tuple[str, str, Pair]:
+  """(verdict, the same in Markdown, the pair that decides it).
 
   Args:
     grown: the kind that grew.
@@ -162,12 +168,14 @@ def _growth_verdict(grown: Candidate, pairs: list[Pair], missing: bool, similar:
   worse = [pair for pair in worse if not pair[0].kind.diverged] or worse  # prefer rivals without a diverged seed
   if worse:
     pair = max(worse, key=lambda pair: pair[1].mean - pair[1].margin)
-    return f"**{FIXED}{pair[0].on_finished}**", pair
+    return FIXED, f"**{FIXED}{pair[0].on_finished}**", pair
   not_better = [pair for pair in pairs if not pair[1].is_lower]
   if missing or not_better:
-    return _UNDECIDED, max(not_better or pairs, key=lambda pair: pair[1].mean)
-  verdict = f"{GROWING}{grown.on_finished}"
-  return f"**{verdict}**" if similar else f"{verdict}, but has a larger budget: {_UNDECIDED}", _closest(pairs)
+    return UNDECIDED, _UNDECIDED, max(not_better or pairs, key=lambda pair: pair[1].mean)
+  told, pair = f"{GROWING}{grown.on_finished}", _closest(pairs)
+  if similar:
+    return GROWING, f"**{told}**", pair
+  return UNDECIDED, f"{told}, but has a larger budget: {_UNDECIDED}", pair
 
 
 def _choice(study: Study, candidates: list[Candidate]) -> str:

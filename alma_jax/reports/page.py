@@ -77,7 +77,7 @@ def write(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pat
   _write_csv(ablations, out, earlier)
   sections, markdown = [], ["# Report", *notes]
   for (study, of_study), prefix in zip(ablations, _prefixes(studies)):
-    growth = [] if study.tasks else findings.growth(study)
+    growth = findings.growth(study)
     answers, (runs, texts) = cards.of(study, growth), parts(study, of_study, growth)
     heading, pictures = cards.headline(study, len(studies) == 1), _write_figures(study, out, prefix, waits)
     markdown += [f"## {study.name}", heading,
@@ -96,16 +96,17 @@ def write(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pat
   return out / "index.html"
 
 
-def parts(study: Study, ablations: Sequence[Ablation], growth: list[str]) -> tuple[Table, list[Table | Bullets]]:
-  """(the table of the runs of a study, its lists and other tables); `growth` are the lines of findings.growth."""
+def parts(study: Study, ablations: Sequence[Ablation], growth: Sequence[findings.Growth]
+          ) -> tuple[Table, list[Table | Bullets]]:
+  """(the table of the runs of a study, its lists and other tables); `growth` comes from findings.growth."""
   runs, *further = tables.all_of(study)
   others: list[Table | Bullets] = [*further, *(ablation.table(study, each) for each in ablations)]
   if study.tasks:
     return runs, [*others, Bullets("What the columns mean", tables.task_columns(study))]
   diverged = [] if study.diverged.empty else [findings.HOW_DIVERGED]
   lists = [Bullets("Which waiting time is best?", findings.waiting_times(study), [findings.HOW, *diverged]),
-           Bullets("Is growing better than a fixed learner with the same compute and memory?", growth,
-                   [findings.HOW, findings.HOW_GROWTH, *diverged])]
+           Bullets("Is growing better than a fixed learner with the same compute and memory?",
+                   [each.line for each in growth], [findings.HOW, findings.HOW_GROWTH, *diverged])]
   return runs, [*(each for each in lists if each.lines), *others]
 
 

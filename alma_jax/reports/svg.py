@@ -31,7 +31,7 @@ _INCH = 126  # CSS pixels of the height of a panel for each inch of the Figure, 
 _HEIGHTS = (2.0, 1.75)  # inches of a panel without a size: alone in its row, and beside others
 _LETTER, _POINT = 6.2, 1.75  # CSS pixels: width of a letter, and a point of the Figure
 _BESIDE = 12  # points between a text and its point; texts that stand apart are left to the tips
-_ROUNDING = 1e-6  # a deviation this many times as large as the value is none
+_ROUNDING = 1e-6  # a smaller deviation, relative to the value, is rounding
 _LEAST_TICKS, _MOST_TICKS = 3, 6  # of an axis, and of an x axis
 _DASHES = {"--": "6 3", ":": "1.5 3", "-.": "7 3 1.5 3"}
 _FILLS = {"full": "", "none": "open"}  # others are pale
@@ -183,7 +183,7 @@ def _scale(mappable: Any, name: str) -> str:
 def _inside(axes: Axes, x: np.ndarray, y: np.ndarray) -> np.ndarray:
   """Float [N, 2]: where points are in a panel, from (0, 0) at its upper left to (1, 1)."""
   pixels = axes.transData.transform(np.stack([x, y], 1).astype(float))
-  return np.abs((0, 1) - axes.transAxes.inverted().transform(pixels))
+  return np.array((0, 1)) + np.array((1, -1)) * axes.transAxes.inverted().transform(pixels)
 
 
 def _ticks(axes: Axes, which: str) -> list[tuple[float, str]]:

@@ -81,7 +81,6 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
           _compute(setting, folder, mirrored, should_stop or (lambda: False))
     sharding.barrier("the run is complete")
     run = results.load_run(path)
-    run.num_test = setting.protocol.num_test
     if was_complete:
       sharding.say(f"{run_files.shown(path)} is complete.{_unused(config, run.config)}")
     return run
@@ -114,10 +113,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
   summary |= dict(wall_seconds=now.wall_seconds, compile_seconds=now.compile_seconds,
                   device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
                   config_sha256=configs.digest(c))
-  name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
-  told = protocol.told(c, summary, lines)
-  curve = plots.Curve(f"{name} · {c.label}", f"{told.name} {told.value}", lines, protocol.measure,
-                      summary.get("chance"), protocol.labels, c.label)
+  curve = results.curve_of(c, protocol, protocol.measure, summary, lines)
   folder.write({"curve.png": plots.curve(curve), "summary.json": run_files.json_bytes(summary)})
 
 
@@ -142,7 +138,7 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
   for name, data in setting.protocol.reports(setting.learner, meta["spec"], lines).items():
     folder.mend(name, data)
   computed = setting.protocol.summary(lines, meta["initial_params"])
-  if any(summary.get(name) != value for name, value in computed.items()):
+  if any(summary.get(name, value) != value for name, value in computed.items()):  # earlier versions lack some
     folder.mend("summary.json", run_files.json_bytes(summary | computed))
 
 

@@ -40,7 +40,7 @@ class Curve(NamedTuple):
     measure: what the metric of the lines is measured on.
     chance: the metric of guessing, or None.
     labels: of the run's protocol.
-    learner: its name, which chooses the colour.
+    label: of the learner in the config, which chooses the colour, e.g. "anytime".
   """
   name: str
   result: str
@@ -48,14 +48,14 @@ class Curve(NamedTuple):
   measure: Measure
   chance: float | None
   labels: tuple[str, str]
-  learner: str = ""
+  label: str = ""
 
 
-def colours(learners: Sequence[str]) -> list[str]:
-  """A colour for each run: that of its learner, or others if two share one."""
+def colours(labels: Sequence[str]) -> list[str]:
+  """A colour for each run: its learner's, or others if two share one."""
   known = STYLES | TASK_STYLES
-  own = [known[learner][0] for learner in learners if learner in known]
-  return own if len(set(own)) == len(learners) else [*itertools.islice(itertools.cycle(COLOURS), len(learners))]
+  own = [known[label][0] for label in labels if label in known]
+  return own if len(set(own)) == len(labels) else [*itertools.islice(itertools.cycle(COLOURS), len(labels))]
 
 
 def draw(*curves: Curve) -> "Figure":
@@ -76,7 +76,7 @@ def draw(*curves: Curve) -> "Figure":
     tops = [top for curve in curves if (top := _top(curve))]
     axes.set(xlim=(0.5, max([len(curve.lines) for curve in curves]) + 0.5), ylim=(0, max(tops, default=1.0)))
     tasks = [line["task"] for line in curves[0].lines if "task" in line]
-    inks = colours([curve.learner for curve in curves])
+    inks = colours([curve.label for curve in curves])
     for i, curve in enumerate(curves):
       values = [(line["t"], line[curve.measure.key]) for line in curve.lines if line.get(curve.measure.key) is not None]
       label = " · ".join(filter(None, (curve.name, curve.result)))

@@ -1,6 +1,7 @@
 """Reading a run folder: metrics, summary, predictions."""
 import os
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from alma_jax.problems import classification
 from alma_jax.protocols.contract import Shown
 from alma_jax.runs import loaded, plots, sampling, settings, snapshot
 from alma_jax.store import checkpoint, local_copy, run_files
-from alma_jax.store.metrics import Entry
+from alma_jax.store.metrics import Entry, Measure
 from alma_jax.store.record import Record
 
 if TYPE_CHECKING:  # slow to import
@@ -32,11 +33,8 @@ class Run(Record):
     metrics: dict of numpy arrays [B'], a column of `lines` each; null is NaN. Entries that are lists are left out.
     train: list of the entries of train.jsonl.
     summary: dict of summary.json, or None while the run is unfinished.
-    num_test: number of test images, if this process has just run it; else 0.
     accuracies: of a stream of tasks R[t, i], the test accuracy on task i after task t, so far; None of other runs.
   """
-
-  num_test: int = 0
 
   def __init__(self, path: str | os.PathLike[str]):
     super().__init__(local_copy.readable(path))
@@ -52,9 +50,9 @@ class Run(Record):
       state = f"{self.config.results[0]}={self.summary[self.config.results[0]]:.4f}{measured}"
     return f"Run({self._shown!r}, {state})"
 
-  def _repr_png_(self) -> bytes:
-    """The curve, for notebooks."""
-    return plots.png(plot(self))
+  def _repr_png_(self) -> bytes | None:
+    """The curve, for notebooks; None before anything was measured."""
+    return plots.png(plot(self)) if self.lines else None
 
   @property
   def _shown(self) -> str:
@@ -237,20 +235,23 @@ def plot(*runs: Run) -> "Figure":
   Raises:
     BadInput: there is no run, nothing was measured yet, or the runs do not measure the same.
   """
-  curves = []
-  for run in runs:
-    protocol, told = protocols.of(run.config), ""
-    if run.summary is not None:
-      result = protocol.told(run.config, run.summary, run.lines)
-      told = f"{result.name} {result.value}"
-    chance = (run.summary or {}).get("chance")
-    curves.append(plots.Curve(f"{run.config.dataset.name} · {run.config.label}", told, run.lines, run.measure, chance,
-                              protocol.labels, run.config.label))
+  curves = [curve_of(run.config, protocols.of(run.config), run.measure, run.summary, run.lines) for run in runs]
   measured = {(curve.measure, curve.labels) for curve in curves if curve.lines}
   if len(measured) != 1:
     raise BadInput("plot needs runs that have seen a mega-batch and that measure the same; give, for example, two runs "
                    "on images with a test set.")
   return plots.draw(*curves)
+
+
+def curve_of(config: schema.RunConfig, protocol: Any, measure: Measure, summary: Entry | None, lines: Sequence[Entry]
+             ) -> plots.Curve:
+  """A run as a picture shows it; `protocol` is that of its config, or its class."""
+  name, result = config.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1], ""
+  if summary is not None:
+    told = protocol.told(config, summary, lines)
+    result = f"{told.name} {told.value}"
+  return plots.Curve(f"{name} · {config.label}", result, lines, measure, (summary or {}).get("chance"),
+                     protocol.labels, config.label)
 
 
 def load_run(workdir: str | os.PathLike[str]) -> Run:

@@ -211,6 +211,7 @@ class Mirror:
     if sound:
       self._lease.check()
       self._put(sound)
+    if objects:
       messages.say(f"{len(sound)} of {len(objects)} damaged or missing objects of {self.address} were uploaded again "
                    f"from {self.folder}")
 

@@ -37,12 +37,12 @@ def of(train: Any) -> optax.GradientTransformation:
   The L2 penalty is coupled: it is added to the gradient of every parameter, of batch norm and biases, too, before
   momentum. An optimiser whose `decoupled` is true shrinks the parameters by rate x penalty instead.
   """
-  rate = _schedule(train)
-  core = train.optimizer.transform(rate)
+  schedule = _schedule(train)
+  core = train.optimizer.transform(schedule)
   if not train.weight_decay:
     return core
   if train.optimizer.decoupled:
-    return optax.chain(core, optax.add_decayed_weights(-rate * train.weight_decay))
+    return optax.chain(core, optax.add_decayed_weights(-schedule * train.weight_decay))
   return optax.chain(optax.add_decayed_weights(train.weight_decay), core)
 
 
@@ -55,10 +55,12 @@ def rate(train: Any, step: int) -> Any:
 def flops(train: Any, network: Network, shape: Shape) -> int:
   """Floating-point operations of training on one example of `shape` (1, ...): both passes, and its part of an update.
 
-  An update counts its matrix products, 2 operations per multiply-add; only `muon` has any. 0 while costs are predicted.
+  An update counts its matrix products, 2 operations per multiply-add. 0 while costs are predicted.
   """
   passes = cost.training_flops(network, shape)
-  return passes + _update_flops(train, network, shape) // train.batch_size if passes else 0
+  if not passes or not train.optimizer.multiplies:
+    return passes
+  return passes + _update_flops(train, network, shape) // train.batch_size
 
 
 @functools.lru_cache(maxsize=64)
@@ -137,6 +139,8 @@ class Muon(Optimizer):
       "`train.learning_rate`", above=0)
 
   decoupled: ClassVar[bool] = True
+  multiplies: ClassVar[bool] = True
+  mirrors: ClassVar[bool] = False
 
   def transform(self, rate: Any) -> optax.GradientTransformation:
     return contrib.muon(rate, beta=self.momentum, adam_learning_rate=self.adam_rate * rate,

@@ -52,8 +52,9 @@ class Stored(Columns):
             Form(image_size=size), image_column=self.image_column, label_column=self.label_column))
       if "x_test" not in arrays:
         arrays, fingerprint = _hold_out(arrays), None
-      test_files = tuple(map(str, arrays.pop("files_test", ())))
-    return dataclasses.replace(from_arrays(self.name, arrays, fingerprint=fingerprint), test_files=test_files)
+      test_files, test_rows = tuple(map(str, arrays.pop("files_test", ()))), tuple(arrays.pop("rows_test", ()))
+    return dataclasses.replace(from_arrays(self.name, arrays, fingerprint=fingerprint), test_files=test_files,
+                               test_rows=test_rows)
 
 
 @register
@@ -174,4 +175,5 @@ def _hold_out(arrays: dict[str, Any]) -> dict[str, Any]:
                    )
   return dict(x_train=x_N[~is_held_N], y_train=labels._replace(numbers=y_N[~is_held_N]),
               x_test=x_N[is_held_N], y_test=labels._replace(numbers=y_N[is_held_N]),
-              files_test=list(itertools.compress(arrays.get("files_train", ()), is_held_N)))
+              files_test=list(itertools.compress(arrays.get("files_train", ()), is_held_N)),
+              rows_test=np.flatnonzero(is_held_N).tolist())

@@ -155,7 +155,7 @@ function chart(parent, id, title, traces, unit, {height, yaxis, annotations} = {
 
 function trainings(parent, id, mine, unit) {  // a row of marks for each run, below its name
   const rows = runs.filter(run => mine.includes(run) && run.trainings.length);  // as in the table
-  const letters = Math.floor((parent.clientWidth / (innerWidth > 800 ? 2 : 1) - 90) / 7);  // that fit into a line
+  const letters = Math.max(1, Math.floor((parent.clientWidth / (innerWidth > 800 ? 2 : 1) - 90) / 7));  // that fit into a line
   const lines = Math.ceil(Math.max(...rows.map(run => run.label.length)) / letters), high = 18 + 16 * lines;
   chart(parent, id, "Trainings", rows.map((run, i) => trace(
     run, [run.trainings.map(each => each[0]), run.trainings.map(() => -i)], {
@@ -201,20 +201,24 @@ function draw() {
 async function refresh() {
   let next = QUIET_MS;
   const now = document.getElementById("now");
+  let text;
   try {
-    const answer = await fetch("runs.json"), text = await answer.text();
+    text = await (await fetch("runs.json")).text();
     runs = JSON.parse(text);
-    if (text !== last) draw();
-    last = text;
-    const alive = runs.filter(run => run.state === "alive").length;
-    if (alive) next = ALIVE_MS;
-    now.textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${alive} alive, ` +
-      `as of ${new Date().toLocaleTimeString()}`;
-    tell_age();
   } catch (error) {
     now.textContent = "the board does not answer; trying again";
+    setTimeout(refresh, QUIET_MS);
+    return;
   }
+  const alive = runs.filter(run => run.state === "alive").length;
+  if (alive) next = ALIVE_MS;
   setTimeout(refresh, document.hidden ? QUIET_MS : next);
+  now.textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${alive} alive, ` +
+    `as of ${new Date().toLocaleTimeString()}`;
+  tell_age();
+  if (text === last) return;
+  last = text;
+  draw();
 }
 
 DARK.addEventListener("change", draw);
