@@ -1,6 +1,6 @@
 """Scores a run on labelled data: alma evaluate --workdir RUN [--task T] [--data DATA]
 
-Without --data it scores the run's own test set, which a run has held out of its data if they have none. DATA is one of
+Without --data it scores the run's own test set, or the part that the run held out. DATA is one of
   DIR             a folder of images by class, DIR/CLASS/*.png; if there is a folder DIR/test, DIR/test/CLASS/*.png
   FILE.npz        arrays x [N, ...] and y [N], or x_test and y_test
   FILE.parquet    columns of images and labels
@@ -109,7 +109,7 @@ def _given(args: argparse.Namespace, record: Record, predictor: Any, what: str) 
   except BadInput as error:
     raise BadInput(f"without --data, the run is scored on its own test set, which cannot be read: {_advised(error)}"
                    ) from error
-  return predictor.cut(found, what, unknown=-1)
+  return predictor.cut(found, what, with_unknown=True)
 
 
 def _section(args: argparse.Namespace, record: Record) -> Any:

@@ -1,4 +1,4 @@
-"""Tables, figures and findings of finished runs: python -m alma_jax.report RUNS... --out DIR
+"""Reports on finished runs, as tables, figures and findings: alma report RUNS... [--out DIR]
 
 RUNS are run folders, or folders that hold run folders. Without --out the command
 prints the tables: means over seeds, for language models the paper's Tables 1 and 2,
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command line."""
   parser = commands.Parser("-m alma_jax.report", __doc__)
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
-  parser.add_argument("--out", help="folder of the report; without it the tables are printed")
+  parser.add_argument("--out", help="folder of the report; default: print the tables and the answers")
   parser.add_argument("--ablation", metavar="FIELD=OFF,...", help="fields to compare switched on and off")
   parser.add_argument("--waiting_times", metavar="W,W,...", help="those that figures show; by default all, if they fit")
   args = parser.parse_args(argv)

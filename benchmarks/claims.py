@@ -82,8 +82,8 @@ _SHORT = [
     ("**Growing does not pay at equal memory,** where the best learner that grows has a CER {0} higher on MNIST. At "
      "equal training compute, mixtures and networks that grow lose to the best fixed learner, too, by {1} on MNIST and "
      "{2} on CIFAR-10. Growing *ensembles* may win: with the authors' early stopping they lead, and otherwise we "
-     "cannot tell. Corrected over all claims together, neither their lead nor their loss at equal memory is "
-     "significant. [More on growing](growth.md).",
+     "cannot tell. If we correct for all claims on the same data, neither this lead nor the loss at equal "
+     "memory is significant. [More on growing](growth.md).",
      {(7, "mnist"): "agrees", (28, "mnist"): "agrees", (28, "cifar"): "agrees", (6, "mnist"): "cannot tell",
       (6, "mnist_authors"): "disagrees"}),
     ("**The shortest waiting time ends worst.** If you train on every mega-batch at once, the final error is {0} "

@@ -1,4 +1,4 @@
-"""Draws the pictures that explain the project: README's, the timeline of the protocol, and all learners in one plane.
+"""Draws the sketches and charts of the documentation: front, timeline, learners, resumed and devices.
 
     python benchmarks/drawings.py docs/images
 
@@ -117,8 +117,7 @@ def timeline() -> str:
     parts.append(f'<rect class="box" x="{at + 6}" y="18" width="{across - 12}" height="34" rx="5"/>'
                  + text(at + across / 2, 40, str(t), "mid"))
     if t % 2 == 0:
-      parts.append(f'<rect class="trains" x="{at + across - 36}" y="70" width="30" height="24" rx="4"/>'
-                   f'<path class="arrow" d="M{at + across - 6},82 H{at + across + 14}" opacity="0"/>')
+      parts.append(f'<rect class="trains" x="{at + across - 36}" y="70" width="30" height="24" rx="4"/>')
   # The learner that is deployed after mega-batch t is tested: its error is the height of the bar of t.
   stair = " ".join(f"{'L' if i else 'M'}{left + i * across},{base - error * below:.0f} H{left + (i + 1) * across}"
                    for i, error in enumerate(errors))

@@ -11,7 +11,7 @@ PACKAGE = {
     "base": (500, BASE), "config": (2350, ("config",)), "parallel": (1150, ("parallel",)), "data": (5590, ("data",)),
     "models, training and growth": (4490, ("models", "training", "growth")), "problems": (1900, ("problems",)),
     "learners": (3670, ("learners",)), "protocols": (1050, ("protocols",)), "runs": (2540, ("runs",)),
-    "store": (2260, ("store",)), "predictors": (1345, ("predictors",)), "sweeps": (1200, ("sweeps",)),
+    "store": (2270, ("store",)), "predictors": (1365, ("predictors",)), "sweeps": (1200, ("sweeps",)),
     "reports": (3560, ("reports",)), "commands and monitor": (2520, ("monitor",))}  # and all other modules
 FOLDERS = {"alma_jax": 34000, "tests": 19850, "tests/slow": 4210, "benchmarks": 6850}
 

@@ -97,3 +97,9 @@ def test_the_page_of_the_architecture_is_true():
     elif first[0].isupper():
       method = f"\n  def {rest}(" if rest else ""
       assert any(re.search(rf"^class {first}\b", text, re.MULTILINE) and method in text for text in code), name
+
+
+@pytest.mark.parametrize("folder", ["slow", "studies"])
+def test_files_of_slow_folders_are_marked(folder):
+  for path in (ROOT / "tests" / folder).glob("test_*.py"):
+    assert re.search(r"^pytestmark = .*pytest\.mark\.slow", path.read_text(), re.MULTILINE), path

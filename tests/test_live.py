@@ -494,6 +494,19 @@ def test_a_new_class_adds_an_output(tmp_path, arrays, learner):
     assert all(vars(protocol.source)[name] is value for name, value in before.items())  # to ask changes nothing
 
 
+def test_a_class_that_has_not_come_counts_as_an_error_in_an_evaluation_too(tmp_path, arrays):
+  folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
+  for t in (1, 2):
+    which = np.flatnonzero(y != 1)[20 * t:][:20]
+    drop(folder, t, x[which], y[which])
+  (folder / "end").touch()
+  run = alma_jax.run(live_config(folder, stream__waiting_time=1, train__epochs=12), tmp_path / "run")
+  assert alma("evaluate", f"--workdir={run.path}", f"--out={tmp_path / 'scores.json'}").returncode == 0
+  scores = json.loads((tmp_path / "scores.json").read_text())
+  assert scores["error"] == run.summary["final_error"] >= 1 / 3
+  assert sum(each["label"] == "unknown" for each in scores["mistakes"]) == (arrays[3] == 1).sum()
+
+
 def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arrays, monkeypatch):
   """`alma evaluate` scores by these names, as the run does."""
   folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]

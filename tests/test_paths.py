@@ -449,3 +449,12 @@ def test_predictions_for_a_task(finished, tmp_path, learner):
   folder = exporting.export(run, out=tmp_path / "out", task=5)
   predict = runpy.run_path(str(folder / "load.py"))["predict"]
   np.testing.assert_allclose(predict(x), run.predict(x, task=5), atol=1e-6)
+
+
+def test_decay_is_decoupled_if_the_optimiser_says_so(tmp_path):
+  losses = []
+  for optimizer in ("adam", "adamw"):
+    config = task_config("independent", stream__num_megabatches=1, train__epochs=2, train__weight_decay=(0.5,),
+                         train__learning_rate=(1e-2,), train__optimizer=optimizer)
+    losses.append([line["train_loss"] for line in alma_jax.run(config, tmp_path / optimizer).train])
+  assert losses[0] != losses[1]

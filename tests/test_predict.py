@@ -89,6 +89,18 @@ def test_evaluate_repeats_the_error_of_the_run(folder, tmp_path):
   assert len(errors) == 1
 
 
+def test_a_mistake_has_its_row_in_a_file_without_a_test_part(tmp_path, arrays):
+  np.savez(tmp_path / "all.npz", x=arrays[0], y=arrays[1])
+  alma_jax.run(small_config("sm", dataset__name=f"npz:{tmp_path / 'all.npz'}", train__epochs=1), tmp_path / "run")
+  out = tmp_path / "scores.json"
+  assert alma("evaluate", f"--workdir={tmp_path / 'run'}", f"--out={out}").returncode == 0
+  mistakes = json.loads(out.read_text())["mistakes"]
+  assert mistakes
+  assert all(arrays[1][each["row"]] == each["label"] for each in mistakes)
+  done = alma("evaluate", f"--workdir={tmp_path / 'run'}", "--data=")
+  assert (done.returncode, "--data is empty" in done.stderr) == (2, True)
+
+
 def test_evaluate_scores_what_a_run_has_held_out(tmp_path):
   """Of a folder without a test part; the files of its mistakes are those that `alma predict` gets wrong, too."""
   for i, (pixels, label) in enumerate(zip(*blobs(60))):

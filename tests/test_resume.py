@@ -87,7 +87,7 @@ def test_a_complete_run_says_so(tmp_path, arrays, capfd):
   again = alma_jax.run(small_config(), tmp_path, data=arrays)
   assert capfd.readouterr().err.endswith(f"{tmp_path} is complete.\n")
   alma_jax.run(small_config(log__metrics=("macro_f1",), log__predictor=True), tmp_path, data=arrays)
-  assert "is complete. log.metrics, log.predictor have no effect on it any more; " in capfd.readouterr().err
+  assert "is complete. It has ended, so it ignores log.metrics, log.predictor; " in capfd.readouterr().err
   assert again.summary == first.summary
   assert (tmp_path / "metrics.jsonl").stat().st_mtime_ns == stamp
 

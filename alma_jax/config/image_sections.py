@@ -17,7 +17,8 @@ class Stream(stream.Stream):
   val_fraction: float = field(
       0.1, "share of every mega-batch to hold out for validation, which selects the best epoch", above=0, below=1)
   untrained_error: str = field(
-      "chance", "error before the first training: 1 - 1/K for K classes (`chance`), or that of the untrained `model`",
+      "chance", "error before the first training: 1 - 1/K for K classes (`chance`), or measured on the untrained "
+      "network (`model`)",
       choices=("chance", "model"))
 
 
@@ -25,8 +26,8 @@ class Stream(stream.Stream):
 class Epochs(Section):
   """Training by epochs or steps, of images and of tasks."""
   epochs: int = field(
-      100, "most epochs of a training; in the first stage, `hmoe` trains its base network and then its experts",
-      at_least=1)
+      100, "largest number of epochs of a training; in the first stage, `hmoe` trains its base network and then its "
+      "experts", at_least=1)
   steps: int = field(
       0, "steps of a training, however many examples it has (`hmoe`: of its base network and of each expert); 0: "
       "`train.epochs` decide", at_least=0)

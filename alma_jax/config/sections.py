@@ -13,7 +13,7 @@ from alma_jax.errors import BadInput
 LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
 DATA_DIR = "folder of prepared TFDS data sets, without downloads. Empty: TFDS's own folder, with downloads"
 # Meanings of options that several learners have.
-INIT_FROM_SCRATCH = "start every stage from fresh weights, not from those of the stage before"
+INIT_FROM_SCRATCH = "start every stage from fresh weights, not from the last stage's"
 COMBINATIONS = ("probabilities", "logits", "vote")
 COMBINE = "combine predictions by the mean of the members' `probabilities` or `logits`, or by one `vote` per member"
 GROW_EVERY = "stages from one growth to the next"

@@ -64,7 +64,7 @@ class Tasks(DataSet):
 @dataclasses.dataclass(frozen=True)
 class Stream(AnyStream):
   """A stream of tasks. The learner trains on each when it arrives."""
-  num_megabatches: int = field(0, "use the first tasks of the stream, this many; 0: all", at_least=0)
+  num_megabatches: int = field(0, "use the first n tasks of the stream; 0: all", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,7 +67,7 @@ class View(NamedTuple):
 
   @property
   def score(self) -> tuple[str, float] | None:
-    """(name, value) of the result that scores the run, so far if it goes on: the CER or a mean; None: there is none."""
+    """(name, value) of the score, so far if the run goes on: the CER or a mean; None before the first test."""
     record, result = self.record, self.record.kind.results[0]
     if record.measure.is_prequential:
       name, value = record.measure.name, self.mean_prequential

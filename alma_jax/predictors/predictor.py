@@ -16,6 +16,7 @@ from alma_jax.errors import BadInput
 from alma_jax.parallel import environment
 from alma_jax.predictors import answers, folder, inputs, requests, scores, texts
 from alma_jax.predictors.program import Program
+from alma_jax.problems import measures
 
 _STEP = 4  # batches of a service are padded to powers of it, each of which is compiled
 _QUICK = 2e-3  # seconds of a batch that a service computes without leaving its event loop
@@ -60,13 +61,13 @@ class Predictor:
     """What `evaluate` takes, of new data that the user calls `data`; `images` reads them if they are images."""
     raise NotImplementedError
 
-  def cut(self, found: Any, what: str, unknown: int | None = None) -> Iterable[Any]:
+  def cut(self, found: Any, what: str, with_unknown: bool = False) -> Iterable[Any]:
     """What `evaluate` takes, of a test set, see sections.DataSet.tested.
 
     Args:
       found: the test set.
       what: how messages call it.
-      unknown: number of classes that the predictor does not know; None: they are refused.
+      with_unknown: whether classes that the predictor does not know count as one more; otherwise they are refused.
     """
     raise NotImplementedError
 
@@ -114,14 +115,15 @@ class ImagePredictor(Predictor):
   def labelled(self, data: str, images: Callable[[], Iterable[examples.Examples]]) -> Iterable[examples.Examples]:
     return images()
 
-  def cut(self, found: examples.Examples, what: str, unknown: int | None = None) -> Iterator[examples.Examples]:
-    size = self.program.batch_size
+  def cut(self, found: examples.Examples, what: str, with_unknown: bool = False) -> Iterator[examples.Examples]:
+    size, known = self.program.batch_size, self.known.classes
     with examples.named(what):
       assert found.labels is not None
-      x, y = self.known.form.fit(found.x), self.known.classes.number(found.labels, unknown)
+      x, y = self.known.form.fit(found.x), known.number(found.labels, known.num if with_unknown else None)
+    names = (*(known.names or map(str, range(known.num))), measures.UNKNOWN) if (y == known.num).any() else None
     for start in range(0, len(x), size):
       rows = slice(start, start + size)
-      yield examples.Examples(found.source[rows], found.row[rows], x[rows], Labels(y[rows]))
+      yield examples.Examples(found.source[rows], found.row[rows], x[rows], Labels(y[rows], names))
 
   def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:
     return scores.of_images(self.known, data, metrics, self._classified(given))
@@ -184,7 +186,7 @@ class TextPredictor(Predictor):
   def labelled(self, data: str, images: Callable[[], Iterable[examples.Examples]]) -> Iterator[bytes]:
     return (document.text for document in texts.read([data.removeprefix("text:")]))
 
-  def cut(self, found: Sequence[bytes], what: str, unknown: int | None = None) -> Sequence[bytes]:
+  def cut(self, found: Sequence[bytes], what: str, with_unknown: bool = False) -> Sequence[bytes]:
     return found
 
   def evaluate(self, data: str, given: Iterable[Any], metrics: Sequence[Metric]) -> scores.Scores:

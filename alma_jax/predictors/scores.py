@@ -31,20 +31,23 @@ def of_images(known: Description, data: str, metrics: Sequence[Metric],
   num = wrong = 0
   for batch, classes, probabilities in predicted:
     assert batch.labels is not None
-    is_wrong = classes != batch.labels.numbers  # a class that the predictor does not know has a negative number
+    names = batch.labels.names or names  # with one more for classes that the predictor does not know
+    probabilities = np.pad(probabilities, ((0, 0), (0, len(names) - probabilities.shape[-1])))
+    is_wrong = classes != batch.labels.numbers
     num, wrong = num + len(classes), wrong + int(is_wrong.sum())
     totals.add((classes, probabilities), batch.labels.numbers, np.ones(len(classes), bool))
     values.add(batch.x)
     hashes.extend(map(cache.hash_row, batch.x))
     mistakes += [dict(input=answers.printable(batch.source[i]), row=None if batch.row[i] < 0 else batch.row[i],
-                      label=names[y] if (y := batch.labels.numbers[i]) >= 0 else None, predicted=names[classes[i]])
+                      label=names[batch.labels.numbers[i]], predicted=names[classes[i]])
                  for i in np.flatnonzero(is_wrong)]
   commands.warn(filter(None, [values.warning(data)]))
-  counts, found = totals.sums[_BASIC[0].name], totals.entry(known.classes.names)
+  counts = totals.sums[_BASIC[0].name]
+  found = totals.entry([*map(str, names)] if known.classes.names else ())
   error = wrong / num  # equal to the run's, to the bit
   found = dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
                loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist(), mistakes=mistakes)
-  return found, _shown(found, known, [metric.name for metric in metrics]), hashes
+  return found, _shown(found, names, [metric.name for metric in metrics]), hashes
 
 
 def of_texts(predict: texts.LogProbs, known: Description, tokenizer: Any, documents: Sequence[bytes], size: int,
@@ -64,10 +67,9 @@ def of_texts(predict: texts.LogProbs, known: Description, tokenizer: Any, docume
   return found, "\n".join([line, *further]), [cache.hash_row(document.strip()) for document in documents]
 
 
-def _shown(found: dict[str, Any], known: Description, names: Sequence[str]) -> str:
+def _shown(found: dict[str, Any], classes: Sequence[Any], names: Sequence[str]) -> str:
   lines = [f"error {found['error']:.4f} ± {found['error_standard_error']:.4f}, loss {found['loss']:.4f} nats, "
            f"calibration error {found['calibration_error']:.4f}, over {found['num_examples']:,} examples"]
-  classes = known.classes.names or range(known.classes.num)
   errors = [(error, k) for k, error in enumerate(found["class_errors"]) if error is not None]
   worst = sorted(errors, key=lambda each: (-each[0], each[1]))[:_SHOWN]
   title = f"class error, the largest {_SHOWN} of {len(errors)}" if len(errors) > _SHOWN else "class error"

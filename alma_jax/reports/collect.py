@@ -38,7 +38,7 @@ def collect(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
   """
   records, notes = _read_all(paths)
   if all(record.divergence for record in records):
-    more = [f"So are {len(notes) - _NAMED} more."] if len(notes) > _NAMED else []
+    more = [f"{len(notes) - _NAMED} more runs are left out, too."] if len(notes) > _NAMED else []
     raise BadInput(" ".join(["there is no finished run to report.", *notes[:_NAMED], *more]))
   table, all_studies = pd.DataFrame([record.row for record in records]), list[Study]()
   kinds = [record.kind for record in records]

@@ -90,8 +90,8 @@ def _unused(config: schema.RunConfig, stored: schema.RunConfig) -> str:
   """A sentence about the fields that differ from those of a complete run, which cannot change it."""
   now, then = (configs.flatten(configs.to_dict(each)) for each in (config, stored))
   names = sorted(name for name in now if now[name] != then.get(name))
-  return (f" {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect on it any more; measure it with `alma "
-          "evaluate`, export it with `alma export`, or --overwrite it.") if names else ""
+  return (f" It has ended, so it ignores {', '.join(names)}; use `alma evaluate` or `alma export`, or run it again "
+          "with --overwrite.") if names else ""
 
 
 def _compute(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None,
