@@ -192,7 +192,7 @@ def _report(run: "Run") -> str:
   rows = [(told.measured, told.curve), ("score", f"{told.value}   {told.meaning}"),
           ("cost", f"{brief_number(summary['cumulative_fwd_macs'])} multiply-adds · {run.lines[-1]['num_params']:,} "
                    f"parameters · {seconds}")]
-  links = [("picture", f"{folder}/curve.png"),
+  links = [("picture", str(run.path / "curve.png")),  # a store does not hold it by its name
            ("next", f"{commands.written('compare')} {folder} ANOTHER_RUN"),
            ("", f"{commands.written('board')} {run_files.shown(run.path.parent)}")]
   title = f"{config.dataset.name} · {config.label} · {len(run.lines)} {config.unit}"

@@ -224,6 +224,7 @@ def test_what_reads_a_run_reads_addresses(store, whole, arrays, monkeypatch, tmp
       "memory://b/runs/x", "memory://b/runs/y"]
   run = alma_jax.load_run("memory://b/runs/x")
   assert main._report(run).splitlines()[0].endswith("  memory://b/runs/x")
+  assert f"  picture     {run.path}/curve.png" in main._report(run)
   np.testing.assert_array_equal(run.predict(arrays[2]), alma_jax.load_run(whole).predict(arrays[2]))
   done = alma("export", "--workdir=memory://b/runs/x", f"--out={tmp_path / 'out'}")
   assert done.returncode == 0, done.stderr
