@@ -12,6 +12,7 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax.config.registry import LEARNERS
 from alma_jax.errors import BadInput
+from alma_jax.learners import contract
 from alma_jax.problems import classification
 from alma_jax.runs import memory_check, settings
 
@@ -53,7 +54,7 @@ def text_setting(folder, learner="sm", **changes):
 def assert_judged(setting):
   """The run fits into this machine, and not into one byte. The prediction covers all parameters."""
   memory_check.check(setting)
-  predicted, state = parts(setting), memory_check.untrained(setting.learner)
+  predicted, state = parts(setting), contract.untrained(setting.learner)
   variables = predicted["the network's variables and their optimiser"]
   assert 4 * setting.learner.cost(state).num_params < variables < sum(predicted.values()) < memory_check.host_memory()
   assert 0 < memory_check.Held(setting, apart=False).least_variables().host <= variables
@@ -186,7 +187,7 @@ def test_what_cannot_be_traced_is_judged_by_the_config_alone(monkeypatch):
 
   for made in (init_by_mask, init):
     monkeypatch.setattr(setting.learner, "init", made)
-    assert memory_check.untrained(setting.learner) is None
+    assert contract.untrained(setting.learner) is None
   memory_check.check(setting)
   with pytest.raises(BadInput, match="120 kB are for the network"):  # 3 copies of 100 x 100 weights
     memory_check.check(setting, NOTHING)

@@ -40,24 +40,35 @@ def test_vgg_counts(width, params):
   assert cost.forward_macs(network, (1, 32, 32, 3)) == 16848 * width**2 + (27648 + 10) * width
 
 
-@pytest.mark.parametrize(("width", "shape"), [(8, (32, 32, 3)), (4, (8, 11, 1)), (6, (65, 64, 2))])
-def test_compact_counts(width, shape):
-  network, (height, across, channels) = build("compact", width, shape), shape
-  assert num_params(network, shape) == 486 * width**2 + (4 * channels + 40 + 37) * width + 10
-  # The stem, then two convolutions in each block: at its size and at half of it.
-  macs, c = 4 * channels * width * height * across, width
-  for size, before, after in ((1, c, c), (2, c, 4 * c), (4, 4 * c, 4 * c)):
-    macs += 9 * (height // size) * (across // size) * before * after
-    macs += 9 * (height // size // 2) * (across // size // 2) * after**2
+@pytest.mark.parametrize(("width", "shape", "stride", "halved"), [
+    (8, (32, 32, 3), 2, 0), (4, (8, 11, 1), 1, 0), (6, (65, 64, 2), 4, 0), (3, (40, 29, 3), 2, 0), (2, (128, 224, 3), 4, 1)])
+def test_compact_counts(width, shape, stride, halved):
+  network, (height, across, channels), c = build("compact", width, shape), shape, width
+  assert num_params(network, shape) == (468 + 9 * halved) * c**2 + (4 * channels * stride**2 + 40 + 34 + 2 * halved) * c + 10
+  macs, height, across = 0, height // stride, across // stride
+  macs += 4 * stride**2 * channels * c * height * across
+  for _ in range(halved):
+    macs, height, across = macs + 9 * height * across * c**2, height // 2, across // 2
+  for before in (c, 4 * c):  # a block: a convolution at its size, another at half of it
+    macs += 9 * height * across * before * 4 * c
+    height, across = height // 2, across // 2
+    macs += 9 * height * across * 16 * c**2
   assert cost.forward_macs(network, (1, *shape)) == macs + 4 * c * 10
 
 
-def test_the_stem_of_compact_is_a_convolution():
-  stem, x = compact.Stem(5, jnp.float32), jax.random.normal(jax.random.key(0), (2, 6, 7, 3))
+@pytest.mark.parametrize("stride", [1, 2, 4])
+def test_the_stem_of_compact_is_a_convolution(stride):
+  stem, x = compact.Stem(5, stride, jnp.float32), jax.random.normal(jax.random.key(0), (2, 12, 14, 3))
   state = stem.init(jax.random.key(1), x)
-  expected = jax.lax.conv_general_dilated(x, state["params"]["kernel"], (1, 1), ((0, 1), (0, 1)),
-                                          dimension_numbers=("NHWC", "HWIO", "NHWC"))
-  np.testing.assert_allclose(stem.apply(state, x), expected + state["params"]["bias"][None, None, None], atol=1e-6)
+  around = (stride // 2, stride - stride // 2)
+  expected = jax.lax.conv_general_dilated(x, state["params"]["kernel"], (stride, stride),
+                                          (around, around), dimension_numbers=("NHWC", "HWIO", "NHWC"))
+  np.testing.assert_allclose(stem.apply(state, x), expected[:, :12 // stride, :14 // stride], atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "chosen"), [((8, 8, 1), "compact"), ((7, 8, 1), "mlp"), ((64,), "mlp")])
+def test_auto_chooses_by_the_shape(shape, chosen):
+  assert build("auto", 4, shape) == build(chosen, 4, shape)
 
 
 def test_mixture_counts_are_those_of_its_parts():

@@ -23,9 +23,10 @@ from alma_jax import sweep as command
 from alma_jax import sweeps
 from alma_jax.data import tfds_folder
 from alma_jax.errors import BadInput, InUse
+from alma_jax.learners import contract
 from alma_jax.models import cost
 from alma_jax.reports import collect
-from alma_jax.runs import memory_check, settings
+from alma_jax.runs import settings
 from alma_jax.store import run_files
 from alma_jax.sweeps import axis, dry_run, jobs, launch, pool, product, states, worker, zipped
 
@@ -331,9 +332,9 @@ def test_a_download_that_fails_is_tried_once_a_prediction(tmp_path, monkeypatch)
 def test_less_is_traced_for_predictions_and_the_costs_are_the_same(learner, tmp_path):
   (job,) = jobs.make(small_sweep({"learner": learner}), tmp_path)
   learner = settings.prepare(job.config).learner
-  state = memory_check.untrained(learner) or learner.init()
+  state = contract.untrained(learner) or learner.init()
   with cost.predicting():
-    traced = memory_check.untrained(learner) or learner.init()
+    traced = contract.untrained(learner) or learner.init()
     predicted = learner.cost(traced)
   shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), one.live) for one in (state, traced)]
   assert shapes[0] == shapes[1]

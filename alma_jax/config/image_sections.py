@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import stream
-from alma_jax.config.fields import Section, choice, field
+from alma_jax.config.fields import choice, field
 from alma_jax.config.registry import IMAGES, OPTIMIZERS
-from alma_jax.config.sections import Optimizer, Plan
+from alma_jax.config.sections import AnyTrain, Optimizer, Plan, check_free
 from alma_jax.config.stream import memory_part
 from alma_jax.errors import BadInput
 
@@ -23,7 +23,7 @@ class Stream(stream.Stream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Epochs(Section):
+class Epochs(AnyTrain):
   """Training by epochs or steps, of images and of tasks."""
   epochs: int = field(
       100, "largest number of epochs of a training; in the first stage, `hmoe` trains its base network and then its "
@@ -34,31 +34,31 @@ class Epochs(Section):
   eval_every: int = field(
       0, "with `train.steps`: steps between two validations; 0: a pass over the new examples. The last step always has "
       "one", at_least=0)
-  batch_size: int = field(128, "examples of a batch; the last batch of an epoch may be smaller", at_least=1)
+  batch_size: int = field(
+      128, "examples of a batch; the last batch of an epoch may be smaller. 0: `train.budget` decides", at_least=0)
   label_smoothing: float = field(
       0.0, "share of the uniform distribution in the training labels (Szegedy et al., 2016); not in reported losses",
       at_least=0, below=1)
   augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
 
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
-  micro_batch, patience, patience_delta = 0, 0, 0.0
+  micro_batch, patience, patience_delta, steps_exponent = 0, 0, 0.0, 0.0
 
-  def plan(self, num: int, share: float = 0.0) -> Plan:
-    """Plan of a training on `num` new examples, if a `share` of every batch comes from the memory."""
+  def plan(self, num: int, share: float = 0.0, grown: float = 1.0) -> Plan:
     if not num:
       return Plan(0, 0, 0, 0, 0)
     old = memory_part(self.batch_size, share)
     new = self.batch_size - old
     per_pass = -(-num // new)
-    steps = self.steps or self.epochs * per_pass
+    steps = max(1, round(self.steps * grown ** -self.steps_exponent)) if self.steps else self.epochs * per_pass
     per_round = min(self.eval_every or per_pass, steps)
     samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
     return Plan(-(-steps // per_round), per_round, steps, samples, per_pass)
 
   def check(self, config: Any) -> None:
-    """Raises BadInput if validations do not fit into the steps of a training."""
-    del config
-    if self.eval_every and not self.steps:
+    """Raises BadInput if validations do not fit into the steps of a training, or nothing decides the batch size."""
+    check_free("train.batch_size", self.batch_size, config)
+    if self.eval_every and not self.steps and not self.budget:
       raise BadInput(f"train.eval_every={self.eval_every} is for train.steps above 0; set train.steps, or leave "
                      "train.eval_every=0 to validate after every epoch.")
     if self.steps and self.eval_every and self.patience and (self.patience + 1) * self.eval_every >= self.steps:
@@ -73,6 +73,12 @@ class Train(Epochs):
       OPTIMIZERS[IMAGES], "adadelta",
       "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)")
   learning_rate: float = field(1.0, "learning rate", above=0)
+  budget: float = field(
+      0.0, "forward multiply-adds that a mega-batch may cost, on average over the stream; they decide those of "
+      "`model.width`, `train.steps` and `train.batch_size` that are 0. 0: off", at_least=0)
+  steps_exponent: float = field(
+      0.0, "a stage has `train.steps` times g to the power of minus this; g: training examples that have arrived, over "
+      "those of the first stage", at_least=0, at_most=1)
   decay: float = field(
       0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0, at_most=1)
   weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)

@@ -138,7 +138,8 @@ class Model(Section):
     one_thread: product of all widths of a layer and the batch size, up to which a CPU is faster with one thread.
   """
   name: str = field("", "the network; `alma list` has the names")
-  width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
+  width: int = field(
+      32, "neurons of each hidden layer, or channels of each convolution; 0: `train.budget` decides", at_least=0)
   num_experts: int = field(
       1, "initial experts of every mixture (`moe`, `gmoe`) or clusters (`hmoe`); 1 for other learners",
       at_least=1, at_most=MOST_EXPERTS)
@@ -160,7 +161,8 @@ class Model(Section):
     return ()
 
   def check(self, config: Any) -> None:
-    """Raises BadInput if there are experts, but the learner has none."""
+    """Raises BadInput if there are experts, but the learner has none, or no width."""
+    check_free("model.width", self.width, config)
     if self.num_experts == 1 or config.learner.has_experts:
       return
     having = ", ".join(name for name, options in LEARNERS[IMAGES].items() if options.has_experts)
@@ -318,6 +320,12 @@ class Options(AnyOptions):
                      "stage takes over, but every stage starts from scratch; leave them 1 and 0.")
 
 
+def check_free(path: str, value: int, config: Any) -> None:
+  """Raises BadInput if a field is 0, but no budget decides it."""
+  if not value and not config.train.budget:
+    raise BadInput(f"{path}=0 is for a train.budget above 0, which decides it; set one of them.")
+
+
 def _missing(of: Any, method: str, result: str) -> BadInput:
   return BadInput(f"{type(of).__name__} has no method {method}; write one that returns {result}.")
 
@@ -337,6 +345,27 @@ class Plan(NamedTuple):
   steps: int
   samples: int
   per_pass: int
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyTrain(Section):
+  """Base class of the fields of training, under `train.`."""
+  budget = 0.0  # forward multiply-adds that a mega-batch may cost; 0: any number
+
+  def plan(self, num: int, share: float = 0.0, grown: float = 1.0) -> Plan:
+    """Plan of a training.
+
+    Args:
+      num: training examples, without those of the memory.
+      share: part of every batch that comes from the memory.
+      grown: training examples that have arrived, as a multiple of those of the first stage.
+    """
+    raise NotImplementedError
+
+  def plans(self, sizes: Any) -> list[Plan]:
+    """Plans of all stages; `sizes` are a protocol's or a memory's."""
+    return [self.plan(int(num), float(share), float(grown))
+            for num, share, grown in zip(sizes.train, sizes.share, sizes.grown)]
 
 
 @dataclasses.dataclass(frozen=True)

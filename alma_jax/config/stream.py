@@ -152,6 +152,7 @@ def _power_ends(num_megabatches: int, num: int, exponent: float) -> tuple[int, .
   return tuple(ends[1:])
 
 
+BATCH = 32  # of train.batch_size=0, before train.budget adjusts it
 ALWAYS: Schedule = Every(waiting_time=1)
 SCHEDULES: Mapping[str, type[Schedule]] = {cls.name: cls for cls in (Every, Power, Geometric, Adaptive)}
 WHEN = "train `every` w mega-batches, at `power` or `geometric` times, or when it pays for itself (`adaptive`)"
@@ -211,7 +212,7 @@ class Stream(AnyStream):
         raise BadInput(f"stream.memory_size={self.memory_size} needs stream.replay_share above 0; set it, or "
                        "leave stream.memory_size=0.")
       return
-    batch = config.train.batch_size
+    batch = config.train.batch_size or BATCH
     part = memory_part(batch, 0.5 if isinstance(self.replay_share, str) else self.replay_share)
     asked = f"stream.replay_share={self.replay_share} of train.batch_size={batch}"
     if not part:

@@ -3,9 +3,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import stream
-from alma_jax.config.fields import Section, choice, field
+from alma_jax.config.fields import choice, field
 from alma_jax.config.registry import OPTIMIZERS, TEXT
-from alma_jax.config.sections import DataSet, Optimizer, Plan
+from alma_jax.config.sections import AnyTrain, DataSet, Optimizer, Plan
 from alma_jax.config.stream import SCHEDULES, WHEN, Every, Schedule
 from alma_jax.errors import BadInput
 
@@ -48,7 +48,7 @@ class Stream(stream.Stream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Train(Section):
+class Train(AnyTrain):
   """Training of language models, by Adam."""
   steps: int = field(300, "training steps of a stage, also of a shorter last stage", at_least=1)
   steps_multiplier: int = field(
@@ -86,9 +86,9 @@ class Train(Section):
     del num
     return None if self.restart == 1 else [self.restart if stage else 1.0] * len(steps)
 
-  def plan(self, num: int, share: float = 0.0) -> Plan:
-    """Plan of a stage, which does not depend on the number of windows: they are repeated as often as necessary."""
-    del num, share
+  def plan(self, num: int, share: float = 0.0, grown: float = 1.0) -> Plan:
+    """Does not depend on the number of windows: they are repeated as often as necessary."""
+    del num, share, grown
     steps = self.steps * self.steps_multiplier
     per_round = min(self.eval_every or steps, steps)
     return Plan(-(-steps // per_round), per_round, steps, steps * self.batch_size, 0)

@@ -13,7 +13,7 @@ from alma_jax.config.stream import Stream
 from alma_jax.data.megabatches import Megabatches
 
 Side = tuple[np.ndarray, np.ndarray]  # (int32 examples, float64 their random numbers), in the order of the stream
-Row = tuple[float, float, float]  # numbers of training and validation examples of a stage, and its share, see Sizes
+Row = tuple[float, float, float, float]  # training and validation examples of a stage, its share and grown, see Sizes
 
 _NONE = np.zeros(0, np.int32)
 _EMPTY: tuple[Side, ...] = ((_NONE, np.zeros(0)),) * 2  # of training and of validation examples
@@ -37,6 +37,7 @@ class StageData(NamedTuple):
     memory: int32 [m], indices into `pool`: examples of earlier stages from which a part of every batch is drawn, with
       `stream.replay_share`.
     share: that part of a batch, at least 0 and below 1; 0 if there is no memory.
+    grown: training examples that have arrived, as a multiple of those of the first stage.
   """
   stage: int
   seed: int
@@ -47,6 +48,7 @@ class StageData(NamedTuple):
   num_new: int
   memory: np.ndarray = _NONE
   share: float = 0.0
+  grown: float = 1.0
 
 
 class Sizes(NamedTuple):
@@ -56,10 +58,12 @@ class Sizes(NamedTuple):
     train: int64 [S], number of training examples of each stage, without `memory`.
     val: int64 [S], number of validation examples.
     share: float64 [S], part of every batch that comes from the memory.
+    grown: float64 [S], training examples that have arrived, as a multiple of those of the first stage.
   """
   train: np.ndarray
   val: np.ndarray
   share: np.ndarray
+  grown: np.ndarray
 
 
 def span(ends: Sequence[int]) -> range:
@@ -89,17 +93,19 @@ class Memory:
   def stage(self, ends: Sequence[int]) -> StageData:
     """The last of the stages that end at `ends`, without its pools."""
     (train, val), held_out = self._new(ends), self._megabatches.held_out
-    data = self._recall(StageData(len(ends) - 1, self._seed, None, None, train, val, num_new=len(train)), tuple(ends))
+    *_, grown = self._rows(tuple(ends))[-1]
+    data = StageData(len(ends) - 1, self._seed, None, None, train, val, num_new=len(train), grown=grown)
+    data = self._recall(data, tuple(ends))
     return data if held_out is None else data._replace(val=held_out)
 
   def sizes(self, ends: Sequence[int]) -> Sizes:
     """Sizes of the stages that end at `ends`. If the last one has not arrived, a guess at one stage up to its end."""
     num, held_out = self._megabatches.num, self._megabatches.held_out
-    train, val, shares = np.array(self._rows(tuple(ends) if ends[-1] <= num else (num,))).T
+    train, val, shares, grown = np.array(self._rows(tuple(ends) if ends[-1] <= num else (num,))).T
     if ends[-1] > num:
       train, val = (np.ceil(side * (ends[-1] / num)) for side in (train, val))
     val = val if held_out is None else np.full(len(val), len(held_out))
-    return Sizes(train.astype(np.int64), val.astype(np.int64), shares)
+    return Sizes(train.astype(np.int64), val.astype(np.int64), shares, grown)
 
   def _rows(self, ends: tuple[int, ...]) -> list[Row]:
     """Sizes of the stages that end at `ends`; a long stream is not gone through again at every stage."""
@@ -112,7 +118,7 @@ class Memory:
     for first, last in zip((0, *ends)[len(known):], ends[len(known):]):
       new = seen[last] - seen[first]
       old, share = self._num_old(seen[first], new, np.array(rows[-1][:2] if rows else (0, 0)))
-      rows.append((*(new + old), share))
+      rows.append((*(new + old), share, seen[last][0] / seen[ends[0]][0]))
     self._known = ends, rows
     return rows
 

@@ -246,6 +246,23 @@ class Context:
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
 
+def untrained(learner: Learner) -> LearnerState | None:
+  """The shapes of the LearnerState that `learner.init` returns, or None if init cannot be traced."""
+  specs = []
+
+  def live() -> Tree:
+    state = learner.init()
+    specs.append((state.spec, state.host))
+    return state.live
+
+  try:
+    shapes = jax.eval_shape(live)
+  except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):  # init looks at values, or places arrays elsewhere
+    return None
+  spec, host = specs[0]
+  return LearnerState(spec, shapes, host=host)
+
+
 def check_state(before: LearnerState, after: LearnerState, name: str) -> None:
   """Checks what a learner has made of its state, because a state that cannot be restored gives wrong numbers later.
 

@@ -10,13 +10,13 @@ from alma_jax.models import layers
 from alma_jax.models.network import ImageModel
 from alma_jax.types import Array
 
-SIZE = 2  # pixels a side of the first convolution
+MOST = 28  # pixels a side that the first block takes
 
 
 @register
 @dataclasses.dataclass(frozen=True)
 class Model(ImageModel):
-  """A small convolutional network that pools early: for photos of any size."""
+  """A small convolutional network that pools early: for images of any size."""
   name: str = "compact"
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
@@ -28,10 +28,12 @@ class Model(ImageModel):
 
 
 class Compact(nn.Module):
-  """A 2x2 convolution, three blocks that each halve the image, global max pooling, and a linear layer.
+  """A strided convolution, two blocks that each halve the image, global mean pooling, and a linear layer.
 
-  A block is Conv3x3, 2x2 max pooling, batch norm, GELU, Conv3x3, batch norm, GELU. With width c, the blocks have c, 4c
-  and 4c channels. With K classes it has 486c² + (4C + 4K + 37)c + K parameters on images of C channels.
+  With width c, the stem has c channels and the blocks have 4c: Conv3x3, 2x2 max pooling, batch norm, GELU, Conv3x3,
+  batch norm, GELU. The stem's stride s, 1, 2 or 4, leaves at least 14 pixels a side if there are as many. If more than
+  MOST are left, further convolutions of c channels with a pooling halve the image. With K classes it has
+  468c² + (4Cs² + 4K + 34)c + K parameters on images of C channels that need none of these.
 
   Attributes:
     width: c.
@@ -47,35 +49,46 @@ class Compact(nn.Module):
   frozen: tuple[str, ...] = ()
 
   convolutional = True
-  parts = ("stem", "block0", "block1", "block2", "output")  # see path.py
+  parts = ("stem", "block0", "block1", "output")  # see path.py
 
   @nn.compact
   def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
     """Logits, float32 [B, K], of images [B, H, W, C] float, H and W at least 8."""
-    x_BHWC = Stem(self.width, self.dtype, name="stem")(x_BHWC.astype(self.dtype))
-    for i, width in enumerate((self.width, 4 * self.width, 4 * self.width)):
-      live = train and f"block{i}" not in self.frozen
+    side = min(x_BHWC.shape[1:3])
+    stride = max(s for s in (1, 2, 4) if s == 1 or side >= 14 * s)
+    x_BHWC = self._normed(Stem(self.width, stride, self.dtype, name="stem")(x_BHWC.astype(self.dtype)),
+                          mask_B, train, "stem")
+    while min(x_BHWC.shape[1:3]) > MOST:
+      x_BHWC = self._conv(x_BHWC, mask_B, train, f"stem_{min(x_BHWC.shape[1:3])}", self.width, pools=True)
+    for i in range(2):
       for j in range(2):
-        x_BHWC, _ = layers.Conv3x3(width, self.dtype, use_bias=False, name=f"block{i}_{j}_conv")(x_BHWC)
-        if not j:
-          x_BHWC = layers.max_pool2(x_BHWC)
-        x_BHWC = nn.gelu(layers.BatchNorm(self.axis, name=f"block{i}_{j}_bn")(x_BHWC, 0.0, mask_B, live))
-    return layers.Head(self.num_classes, self.dtype, name="output")(x_BHWC.max((1, 2)))
+        x_BHWC = self._conv(x_BHWC, mask_B, train, f"block{i}_{j}", 4 * self.width, pools=not j)
+    return layers.Head(self.num_classes, self.dtype, name="output")(x_BHWC.mean((1, 2)))
+
+  def _conv(self, x_BHWC: Array, mask_B: Array | None, train: bool, name: str, width: int, pools: bool) -> Array:
+    x_BHWC, _ = layers.Conv3x3(width, self.dtype, use_bias=False, name=f"{name}_conv")(x_BHWC)
+    return self._normed(layers.max_pool2(x_BHWC) if pools else x_BHWC, mask_B, train, name)
+
+  def _normed(self, x_BHWC: Array, mask_B: Array | None, train: bool, name: str) -> Array:
+    live = train and name.partition("_")[0] not in self.frozen
+    return nn.gelu(layers.BatchNorm(self.axis, name=f"{name}_bn")(x_BHWC, 0.0, mask_B, live))
 
 
 class Stem(nn.Module):
-  """2x2 convolution of stride 1 with a bias: [B, H, W, C] -> [B, H, W, features].
+  """2sx2s convolution of stride s without a bias: [B, H, W, C] -> [B, H // s, W // s, features].
 
   It is a product of matrices, because XLA's convolution of 3 channels takes several times as long on a CPU.
   """
   features: int
+  stride: int
   dtype: jnp.dtype
 
   @nn.compact
   def __call__(self, x_BHWC: Array) -> Array:
-    height, width, channels = x_BHWC.shape[1:]
-    kernel = self.param("kernel", layers.kernel_init, (SIZE, SIZE, channels, self.features)).astype(self.dtype)
-    bias = self.param("bias", layers.bias_init(SIZE * SIZE * channels), (self.features,)).astype(self.dtype)
-    x = jnp.pad(x_BHWC, [(0, 0), (0, SIZE - 1), (0, SIZE - 1), (0, 0)])
-    squares = jnp.concatenate([x[:, i:i + height, j:j + width] for i in range(SIZE) for j in range(SIZE)], -1)
-    return squares @ kernel.reshape(-1, self.features) + bias[None, None, None]
+    s, (height, width, channels) = self.stride, x_BHWC.shape[1:]
+    kernel = self.param("kernel", layers.kernel_init, (2 * s, 2 * s, channels, self.features)).astype(self.dtype)
+    before = s // 2
+    x = jnp.pad(x_BHWC, [(0, 0), (before, s - before), (before, s - before), (0, 0)])
+    rows, columns = height // s * s, width // s * s
+    patches = [x[:, i:i + rows:s, j:j + columns:s] for i in range(2 * s) for j in range(2 * s)]
+    return jnp.concatenate(patches, -1) @ kernel.reshape(-1, self.features)

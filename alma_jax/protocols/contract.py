@@ -82,10 +82,12 @@ class Sizes(NamedTuple):
   Attributes:
     train: int [S], training examples of each stage.
     share: float [S], fraction of every batch that comes from the memory.
+    grown: float [S], training examples that have arrived, as a multiple of those of the first stage.
     exact: whether the number of stages is known; otherwise it is a guess.
   """
   train: Sequence[int] | np.ndarray
   share: Sequence[float] | np.ndarray
+  grown: Sequence[float] | np.ndarray
   exact: bool = True
 
 
@@ -244,7 +246,7 @@ class Protocol:
   def sizes(self) -> Sizes:
     """The sizes of all stages; by default, one stage per mega-batch, all as large as the first."""
     num = self.config.stream.num_megabatches
-    return Sizes([self.facts(()).num_train or 0] * num, [0.0] * num)
+    return Sizes([self.facts(()).num_train or 0] * num, [0.0] * num, [1.0] * num)
 
   # ------------------------------------------------------------------------ the life of a stream
 

@@ -37,7 +37,7 @@ class Offline(Protocol):
     self.config, self.source, self.schedule = config, source, config.stream.schedule
     self.files, self.fingerprint = source.files, source.fingerprint
     self.measure = metrics.Measure(source.problem.metric, not source.has_test)
-    self._prequential = Prequential(config, source)
+    self._prequential = Prequential(self)
     if config.log.drift:
       extras.need(f"log.drift={config.log.drift}", "river")
     self._detector: drift.Detector | None = None
@@ -66,7 +66,7 @@ class Offline(Protocol):
 
   def sizes(self) -> Sizes:
     sizes = self.source.memory.sizes(self.expected_ends)
-    return Sizes(sizes.train, sizes.share, self.schedule.is_fixed)
+    return Sizes(sizes.train, sizes.share, sizes.grown, self.schedule.is_fixed)
 
   @property
   def expected_ends(self) -> tuple[int, ...]:
@@ -197,9 +197,10 @@ class Prequential:
   watched: all members have to predict every mega-batch, which may take longer than the training.
   """
 
-  def __init__(self, config: Any, source: Any):
-    """`source`: see problems.contract.Source."""
-    self._config, self._source, self._schedule = config, source, config.stream.schedule
+  def __init__(self, protocol: Offline):
+    """`protocol`: with its config, source and schedule."""
+    self._protocol, self._source, self._schedule = protocol, protocol.source, protocol.schedule
+    config, source = protocol.config, protocol.source
     self._key = f"prequential_{source.problem.metric}"
     self._always = not self._schedule.is_fixed or not source.has_test or config.log.drift > 0
     self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
@@ -221,7 +222,7 @@ class Prequential:
       # As many as were needed so far, where nobody knows when the learner is trained next.
       last = t + len(self._known)
       if schedule.is_fixed:
-        last = schedule.next(t, self._config.stream.num_megabatches) or num
+        last = schedule.next(t, self._protocol.config.stream.num_megabatches) or num
       self._known |= self._tested(range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1), learner, state)
     return dict(self._known[t])
 
@@ -252,9 +253,9 @@ class Prequential:
 
   def _macs(self, t: int, learner: Learner, state: State) -> float:
     """Multiply-adds of a training after mega-batch t: as in the last training, in proportion to its examples."""
-    config, sizes = self._config, self._source.memory.sizes((*state.ends, t))
-    plans = [config.train.plan(int(num), float(share)).samples for num, share in zip(sizes.train, sizes.share)]
+    config, sizes = self._protocol.config, self._source.memory.sizes((*state.ends, t))
+    samples = [plan.samples for plan in config.train.plans(sizes)]
     trained = [entry for entry in state.lines if entry["updated"]]
     if not trained:
-      return learner.cost(state.learner).fwd_macs * plans[-1] * config.num_candidates
-    return (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"]) * plans[-1] / plans[-2]
+      return learner.cost(state.learner).fwd_macs * samples[-1] * config.num_candidates
+    return (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"]) * samples[-1] / samples[-2]

@@ -72,7 +72,7 @@ class Tasks(Protocol):
 
   def sizes(self) -> Sizes:
     num_train, _ = self.source.sizes()
-    return Sizes(num_train, np.zeros(len(num_train)))
+    return Sizes(num_train, np.zeros(len(num_train)), np.ones(len(num_train)))
 
   # ------------------------------------------------------------------------ the life of a stream
 

@@ -112,7 +112,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
   summary = protocol.summary(lines, now.initial_params)
   summary |= dict(wall_seconds=now.wall_seconds, compile_seconds=now.compile_seconds,
                   device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
-                  config_sha256=configs.digest(c))
+                  config_sha256=configs.digest(setting.given))
   curve = results.curve_of(c, protocol, protocol.measure, summary, lines)
   folder.write({"curve.png": plots.curve(curve), "summary.json": run_files.json_bytes(summary)})
 

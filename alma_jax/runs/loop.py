@@ -126,11 +126,15 @@ class Session:
     known = f", {c.stream.num_megabatches} {c.unit}" if c.stream.num_megabatches else ""
     say(f"running in {shown}: {c.label}, {c.model.name} of width {c.model.width}, {num_params:,} parameters at the "
         f"start{known}")
-    return State(learner, num_params, setting.protocol.meta(()))
+    decided = dict(setting.decided)
+    if decided:
+      values = ", ".join(f"{field}={value}" for field, value in decided.items())
+      say(f"train.budget={c.train.budget:g} multiply-adds a mega-batch pay for {values}")
+    return State(learner, num_params, setting.protocol.meta(()) | ({"decided": decided} if decided else {}))
 
   def _restored(self, opened: checkpoint.Opened) -> State:
     protocol, folder = self._setting.protocol, self._folder
-    snapshot.check_config(folder.path, self._setting.config, opened.meta)
+    snapshot.check_config(folder.path, self._setting.given, opened.meta)
     lines, arrival = opened.meta["lines"], snapshot.arrival_of(opened.meta)
     protocol.attach(folder.path, len(lines))
     facts = protocol.facts((*metrics.ends(lines), *([arrival.t] if arrival else [])))
@@ -217,7 +221,7 @@ class Session:
         growth = self._grown(data)
       else:
         growth = snapshot.restore_growth(learner, self._pending, now.learner, data)
-        done = self._setting.config.train.plan(len(data.train), data.share).samples
+        done = self._setting.config.train.plan(len(data.train), data.share, data.grown).samples
         self._shown.skip(done * growth.fit.cursor // loop.num_steps(growth.fit))
       self._pending, trained = None, self._trained(growth, data, began)
       now.learner, report, complete = learner.finish(growth.state, data, trained)
@@ -279,7 +283,7 @@ class Session:
       Diverged: the training loss is not finite.
     """
     fit, done, pending = growth.fit, False, None
-    total, plan = loop.num_steps(fit), self._setting.config.train.plan(len(data.train), data.share)
+    total, plan = loop.num_steps(fit), self._setting.config.train.plan(len(data.train), data.share, data.grown)
     while not done and fit.cursor < total:
       since, start = time.monotonic(), fit.cursor
       with contextlib.nullcontext() if self._is_compiled else self._shown.phase(COMPILING):
@@ -344,7 +348,7 @@ class Session:
   def _save(self, growth: Growth | None = None, permanent: bool = False) -> None:
     """Saves the run as it stands, inside a stage with its Growth; raises Stopped if the run should stop."""
     now = self.now
-    meta, trees, frozen = snapshot.take(self._setting.config, now, self._seconds(), growth)
+    meta, trees, frozen = snapshot.take(self._setting.given, now, self._seconds(), growth)
     self._folder.sync()
     for listener in self._listeners:
       listener.flush()
@@ -374,8 +378,8 @@ class Session:
 
 def samples(setting: Setting) -> list[int]:
   """The maximum number of training examples that each stage processes, as far as the stages are known."""
-  num, sizes, train = setting.config.num_candidates, setting.protocol.sizes(), setting.config.train
-  return [num * train.plan(int(size), float(share)).samples for size, share in zip(sizes.train, sizes.share)]
+  plans = setting.config.train.plans(setting.protocol.sizes())
+  return [setting.config.num_candidates * plan.samples for plan in plans]
 
 
 def _tried(setting: Setting, now: State) -> int:

@@ -71,23 +71,6 @@ def check(setting: Setting, limits: Limits | None = None) -> None:
     raise BadInput(problem)
 
 
-def untrained(learner: contract.Learner) -> contract.LearnerState | None:
-  """The shapes of the LearnerState that `learner.init` returns, or None if init cannot be traced."""
-  specs = []
-
-  def live() -> Tree:
-    state = learner.init()
-    specs.append((state.spec, state.host))
-    return state.live
-
-  try:
-    shapes = jax.eval_shape(live)
-  except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):  # init looks at values, or places arrays elsewhere
-    return None
-  spec, host = specs[0]
-  return contract.LearnerState(spec, shapes, host=host)
-
-
 def available(mesh: Mesh) -> Limits:
   """The memory of this process and of the devices of a mesh."""
   devices = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
@@ -145,7 +128,7 @@ class Held:
   def training(self) -> list[Part]:
     """The variables of a stage in training, members of earlier stages, and the largest output of one layer."""
     learner = self._setting.learner
-    state = untrained(learner)
+    state = contract.untrained(learner)
     if state is None:
       return [self.least_variables()]
     live = _bytes(state.live)

@@ -12,7 +12,7 @@ from alma_jax.data import datasets
 from alma_jax.learners import contract
 from alma_jax.parallel import environment
 from alma_jax.protocols.contract import Facts, Protocol
-from alma_jax.runs import loaded
+from alma_jax.runs import budget, loaded
 from alma_jax.store.metrics import Entry
 from alma_jax.store.run_folder import Identity
 
@@ -21,12 +21,13 @@ class Setting(NamedTuple):
   """Everything that a run is made of; all of it is checked before any computation.
 
   Attributes:
-    config: RunConfig.
+    config: RunConfig, with what its budget decides.
     protocol: how the data arrive.
     facts: what the learner was made from.
     learner: before the first stage.
     root: the pretrained network that `learner.root` names.
     arrays: what loaded.digests returned.
+    decided: the fields that the budget decides.
   """
   config: schema.RunConfig
   protocol: Protocol
@@ -34,6 +35,7 @@ class Setting(NamedTuple):
   learner: contract.Learner
   root: contract.Root | None = None
   arrays: Mapping[str, str] = {}
+  decided: Mapping[str, int] = {}
 
   @property
   def identity(self) -> Identity:
@@ -41,8 +43,13 @@ class Setting(NamedTuple):
     of_root = {} if self.root is None else {"root_sha256": self.root.sha256}
     of_arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
     digests = {"data_fingerprint": self.protocol.fingerprint} | of_root | of_arrays
-    return Identity(self.config, digests, environment.made_with(describe_devices(self.learner.mesh)),
+    return Identity(self.given, digests, environment.made_with(describe_devices(self.learner.mesh)),
                     self.protocol.named_data)
+
+  @property
+  def given(self) -> schema.RunConfig:
+    """The config as it was given."""
+    return budget.applied(self.config, dict.fromkeys(self.decided, 0))
 
   def fitted(self, facts: Facts) -> "Setting":
     """The setting with a learner for other facts."""
@@ -64,13 +71,16 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
   """
   protocol = protocols.of(config)(config, data, run)
   facts = protocol.facts(())
+  decided = budget.decided(config, facts, protocol.sizes())
+  protocol.config = config = budget.applied(config, decided)
   learner = learners.make(contract.Context(config, *facts, root=root))
   arrays = loaded.digests(contract.Context(config, facts.problem, facts.example_shape, 1))  # as in context_of
-  return Setting(config, protocol, facts, learner, root, arrays)
+  return Setting(config, protocol, facts, learner, root, arrays, decided)
 
 
 def context_of(config: schema.RunConfig, meta: Entry) -> contract.Context:
   """What a learner that only predicts is built from, for the data that `meta` of a checkpoint describes."""
+  config = budget.applied(config, meta.get("decided", {}))
   return contract.Context(config, *protocols.of(config).of_meta(config, meta))
 
 

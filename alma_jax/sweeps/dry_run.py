@@ -8,6 +8,7 @@ from alma_jax import protocols
 from alma_jax.config import schema, sections
 from alma_jax.data import tfds_folder
 from alma_jax.errors import BadInput
+from alma_jax.learners import contract
 from alma_jax.models import cost
 from alma_jax.parallel import environment, machine
 from alma_jax.runs import memory_check, settings
@@ -103,7 +104,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
           sizes = setting.protocol.sizes()
           # The untrained state: only its shapes if the learner's init can be traced.
           with cost.predicting():
-            state = memory_check.untrained(setting.learner)
+            state = contract.untrained(setting.learner)
           state = state or setting.learner.init()
           with cost.predicting():
             stages[run] = sizes, [setting.learner.planned_cost(state, s).fwd_macs for s in range(len(sizes.train))]
@@ -111,7 +112,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
         predictions.append(error)
         continue
       sizes, macs = stages[run]
-      plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes.train, sizes.share)]
+      plans = c.train.plans(sizes)
       times = c.num_candidates * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
       predictions.append(Prediction(times * c.num_members * sum(plan.steps for plan in plans),
                                     times * sum(each * plan.samples for each, plan in zip(macs, plans))))

@@ -137,7 +137,7 @@ class Training:
   @property
   def plan(self) -> sections.Plan:
     """Length of the training, by the largest number of examples of a member."""
-    return self.spec.train.plan(int(self.train_sizes.max()), self.data.share)
+    return self.spec.train.plan(int(self.train_sizes.max()), self.data.share, self.data.grown)
 
   def _sizes(self, own: Sequence[np.ndarray] | np.ndarray | None, shared: np.ndarray) -> np.ndarray:
     return np.array([len(shared)] * self.spec.num_members if own is None else [len(mine) for mine in own])

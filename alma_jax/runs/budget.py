@@ -1,0 +1,112 @@
+"""The rule of `train.budget`: the width, the steps and the batch size that a budget pays for (docs/anytime.md).
+
+Fields that are 0 are free. A free width is the one at which the stream trains a network on RATIO examples for each of
+its parameters, a free batch size is about BATCH, and free steps use up the budget. Steps are whole numbers, so a free
+batch size is adjusted in the end.
+"""
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from alma_jax import learners
+from alma_jax.config import schema
+from alma_jax.config.stream import BATCH
+from alma_jax.errors import BadInput
+from alma_jax.learners import contract
+from alma_jax.learners.contract import Context
+from alma_jax.models import cost
+from alma_jax.protocols.contract import Facts, Sizes
+
+RATIO = 3.0  # measured: docs/anytime.md
+UNLIMITED = 100  # mega-batches in which a stream without a limit keeps to the budget
+MOST = 1.05  # of the budget, which a run may spend because a width, steps and a batch size are whole numbers
+
+Decided = Mapping[str, int]  # {field: value}
+_WIDTH, _STEPS, _BATCH = "model.width", "train.steps", "train.batch_size"
+
+
+def applied(config: schema.RunConfig, decided: Decided) -> schema.RunConfig:
+  """The config with these fields."""
+  for path, value in decided.items():
+    section, name = path.split(".")
+    config = dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{name: value})})
+  return config
+
+
+def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes) -> Decided:
+  """What `train.budget` decides: values of those of model.width, train.steps and train.batch_size that are 0.
+
+  Args:
+    config: of the run.
+    facts: of its protocol.
+    sizes: of all stages; of a stream without a limit, those of the first.
+
+  Raises:
+    BadInput: the budget is below one step a stage.
+  """
+  if not config.train.budget:
+    return {}
+  num = config.stream.num_megabatches or UNLIMITED
+  total, sizes = num * config.train.budget, sizes if sizes.exact else _expected(config, num, sizes)
+  spent = _spending(config, facts, sizes)
+  free = [path for path, value in ((_BATCH, config.train.batch_size), (_WIDTH, config.model.width),
+                                   (_STEPS, config.train.steps)) if not value]
+  found = {_BATCH: BATCH, _STEPS: 1}
+  found = {path: found[path] for path in free if path in found}
+  if _WIDTH in free:
+    by_rule = functools.partial(_wanted, config, facts)
+    found[_WIDTH] = _nearest(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
+  for path in filter(free.__contains__, (_STEPS, _BATCH)):
+    found[path] = _nearest(lambda value: spent(found | {path: value}), total)  # noqa: B023  it is called at once
+  if spent(found) > MOST * total:
+    raise BadInput(f"train.budget={config.train.budget:g} multiply-adds a mega-batch pay for less than a step in every "
+                   f"stage; raise it to {spent(found) / num:.2g}, or lower the model.width, train.steps or "
+                   "train.batch_size that you set.")
+  return found
+
+
+def _wanted(config: schema.RunConfig, facts: Facts, width: int) -> float:
+  """Multiply-adds that train all members of this width on RATIO examples for each of their parameters."""
+  network, shape = Context(config, *facts).network(width), (1, *facts.example_shape)
+  num_params = cost.count_params(cost.abstract_variables(network, shape).params)
+  return RATIO * num_params * cost.forward_macs(network, shape) * config.num_members
+
+
+def _spending(config: schema.RunConfig, facts: Facts, sizes: Sizes) -> Callable[[Decided], float]:
+  """Values of free fields -> the multiply-adds of all forward passes of training."""
+  @functools.cache
+  def per_example(model: Any) -> list[float]:
+    learner = learners.make(Context(dataclasses.replace(config, model=model), *facts))
+    with cost.predicting():
+      state = contract.untrained(learner) or learner.init()
+      return [learner.planned_cost(state, stage).fwd_macs for stage in range(len(sizes.train))]
+
+  def spent(values: Decided) -> float:
+    c = applied(config, values)
+    times = c.num_candidates * (c.model.num_experts if c.learner.splits_data else 1)
+    return times * sum(macs * plan.samples for macs, plan in zip(per_example(c.model), c.train.plans(sizes)))
+
+  return spent
+
+
+def _expected(config: Any, num: int, sizes: Sizes) -> Sizes:
+  """Sizes of the stages up to mega-batch `num` if all mega-batches are as large as those of the first stage."""
+  ends = np.array(config.stream.schedule.ends(num))
+  new = np.diff(ends, prepend=0)
+  share = (1 - new / ends) * bool(config.stream.replay_share)
+  return Sizes(sizes.train[0] * new // ends[0], share, ends / ends[0])
+
+
+def _nearest(spent: Callable[[int], float], total: float) -> int:
+  """The whole number from 1 at which `spent`, which rises, is nearest to `total`."""
+  high = 2
+  while spent(high) < total and high < 2**40:
+    high *= 2
+  low = high // 2
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (middle, high) if spent(middle) < total else (low, middle)
+  return min((low, high), key=lambda value: abs(spent(value) - total))
