@@ -19,6 +19,10 @@ def get_config(learner: str = "ens") -> ConfigDict:
   c.stream.num_megabatches = 100
   if c.stream.schedule == "every":  # anytime has a schedule of its own
     c.stream.waiting_time = 10
+  if learner == "anytime":
+    c.train.budget = 3.5e10
+    c.train.flip = True
+    return c
   c.model.name = "vgg"
   c.model.width = 16
   c.train.optimizer = "sgd"
@@ -26,7 +30,7 @@ def get_config(learner: str = "ens") -> ConfigDict:
   c.train.momentum = 0.9
   c.train.weight_decay = 1e-4
   c.train.augment = True
-  if learner == "anytime":
+  if learner == "anytime,v1":
     c.train.batch_size = 32
     c.train.steps = 900
     c.train.optimizer = "adam"

@@ -20,4 +20,7 @@ def get_config(learner: str = "ens") -> ConfigDict:
   c.stream.num_megabatches = 10
   if c.stream.schedule == "every":  # anytime has a schedule of its own
     c.stream.waiting_time = 1
+  if learner == "anytime":
+    c.train.budget = 1e10  # a second or two on two CPU cores
+    c.train.flip = True
   return c

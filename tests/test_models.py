@@ -41,10 +41,12 @@ def test_vgg_counts(width, params):
 
 
 @pytest.mark.parametrize(("width", "shape", "stride", "halved"), [
-    (8, (32, 32, 3), 2, 0), (4, (8, 11, 1), 1, 0), (6, (65, 64, 2), 4, 0), (3, (40, 29, 3), 2, 0), (2, (128, 224, 3), 4, 1)])
+    (8, (32, 32, 3), 2, 0), (4, (8, 11, 1), 1, 0), (6, (65, 64, 2), 4, 0), (3, (40, 29, 3), 2, 0),
+    (2, (128, 224, 3), 4, 1)])
 def test_compact_counts(width, shape, stride, halved):
   network, (height, across, channels), c = build("compact", width, shape), shape, width
-  assert num_params(network, shape) == (468 + 9 * halved) * c**2 + (4 * channels * stride**2 + 40 + 34 + 2 * halved) * c + 10
+  linear = 4 * channels * stride**2 + 40 + 34 + 2 * halved
+  assert num_params(network, shape) == (468 + 9 * halved) * c**2 + linear * c + 10
   macs, height, across = 0, height // stride, across // stride
   macs += 4 * stride**2 * channels * c * height * across
   for _ in range(halved):

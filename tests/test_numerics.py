@@ -104,7 +104,7 @@ def test_operations_of_an_update_count():
 
 def test_augmentation_is_a_shifted_window_possibly_flipped():
   x = jax.random.normal(jax.random.key(0), (64, 8, 8, 3))
-  y = np.asarray(classification.flip_and_crop(jax.random.key(1), x, 0, 64))
+  y = np.asarray(classification.flip_and_crop(jax.random.key(1), x, 0, 64, 4, True, constant_values=-1.9))
   padded = np.pad(x, ((0, 0), (4, 4), (4, 4), (0, 0)), constant_values=classification.BLACK)
   found = set()
   for image, wide in zip(y, padded):
@@ -120,8 +120,8 @@ def test_augmentation_is_a_shifted_window_possibly_flipped():
 
 def test_augmentation_does_not_depend_on_how_a_batch_is_split():
   x = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
-  whole = classification.flip_and_crop(jax.random.key(1), x, 0, 12)
-  parts = [classification.flip_and_crop(jax.random.key(1), x[i:i + 3], i, 12) for i in range(0, 12, 3)]
+  whole = classification.flip_and_crop(jax.random.key(1), x, 0, 12, 4, True)
+  parts = [classification.flip_and_crop(jax.random.key(1), x[i:i + 3], i, 12, 4, True) for i in range(0, 12, 3)]
   np.testing.assert_array_equal(whole, np.concatenate(parts))
 
 

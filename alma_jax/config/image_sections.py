@@ -40,6 +40,9 @@ class Epochs(AnyTrain):
       0.0, "share of the uniform distribution in the training labels (Szegedy et al., 2016); not in reported losses",
       at_least=0, below=1)
   augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
+  shift: int = field(
+      0, "move training images at random by up to this many pixels, with mirrored edges; for images only", at_least=0)
+  flip: bool = field(False, "flip training images from left to right at random; for images only")
 
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
   micro_batch, patience, patience_delta, steps_exponent = 0, 0, 0.0, 0.0
@@ -58,6 +61,9 @@ class Epochs(AnyTrain):
   def check(self, config: Any) -> None:
     """Raises BadInput if validations do not fit into the steps of a training, or nothing decides the batch size."""
     check_free("train.batch_size", self.batch_size, config)
+    if self.augment and (self.shift or self.flip):
+      raise BadInput("train.augment=True moves and flips images, too; set it to False, or leave train.shift=0 and "
+                     "train.flip=False.")
     if self.eval_every and not self.steps and not self.budget:
       raise BadInput(f"train.eval_every={self.eval_every} is for train.steps above 0; set train.steps, or leave "
                      "train.eval_every=0 to validate after every epoch.")

@@ -44,12 +44,20 @@ class Recipe(NamedTuple):
   changes: Mapping[str, Any]
 
 
+V1 = "v1"
 # Names that stand for a learner with certain fields. docs/anytime.md says how the numbers of `anytime` were chosen.
 _ON_ALL_DATA = {"stream.replay": 1.0}
+# Each is sm with the schedule, the memory and the decay in common.
+_ANYTIME: Mapping[str, Any] = {
+    "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.eval_every": 10**6, "train.decay": 0.5,
+    "train.label_smoothing": 0.1}
 _OF_IMAGES: Mapping[str, Recipe] = {
-    "anytime": Recipe("sm", "One network that trains for a fixed number of steps on new and remembered data.", {
-        "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.steps": 80, "train.eval_every": 10**6,
-        "train.decay": 0.5, "train.label_smoothing": 0.1, "train.weight_decay": 1e-3,
+    "anytime": Recipe("sm", "One small network that replays all data, within a budget of multiply-adds.", {
+        **_ANYTIME, "model.name": "auto", "model.width": 0, "train.optimizer": "muon", "train.learning_rate": 0.05,
+        "train.budget": 1e7, "train.batch_size": 0, "train.steps_exponent": 0.5, "train.shift": 2}),
+    f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers, and as many steps in "
+                                  "every stage.", {
+        **_ANYTIME, "train.steps": 80, "train.weight_decay": 1e-3,
         "model.width": 98}),  # on the digits no more parameters than `ens` of five networks of width 32
     "retrain": Recipe("sm", "One network that every stage trains from scratch on all data so far.",
                       {**_ON_ALL_DATA, "learner.init_from_scratch": True}),
@@ -74,7 +82,8 @@ def base(learner: str = "ens") -> ConfigDict:
 
   Args:
     learner: name of a learner, e.g. "ens", or of a recipe: "anytime" (docs/anytime.md), "retrain" (from scratch on all
-      data), "warm" (on all data), or "shrink_perturb" (on all data; Ash and Adams, 2020). "LEARNER,authors" stops
+      data), "warm" (on all data), or "shrink_perturb" (on all data; Ash and Adams, 2020); "anytime,v1" is that of
+      version 0.2. "LEARNER,authors" stops
       stages early as the authors' code does: sm after 25 epochs without an improvement, ens never
       (docs/algorithms.md §2).
 
@@ -86,6 +95,8 @@ def base(learner: str = "ens") -> ConfigDict:
     BadInput: there is no such learner.
   """
   name, comma, rule = learner.partition(",")
+  if learner in _OF_IMAGES:
+    name, comma = learner, ""
   if comma and (rule != AUTHORS or name not in LEARNERS[IMAGES]):
     raise BadInput(f"{name!r} has no variant {rule!r}; write NAME,{AUTHORS}, where NAME is one of "
                    f"{listed(LEARNERS[IMAGES])}.")

@@ -78,12 +78,16 @@ class Classification(contract.Problem):
 
   Attributes:
     num_classes: K.
-    augment: whether training images are flipped and cropped at random.
+    augment: whether training images are flipped and cropped at random, with black edges.
+    shift: pixels by which they are moved at most, with mirrored edges.
+    flip: whether they are flipped at random.
     label_smoothing: share of the uniform distribution in the labels that are trained on.
   """
   num_classes: int
   augment: bool
   label_smoothing: float = 0.0
+  shift: int = 0
+  flip: bool = False
 
   metric, decimals, max_steps = "error", 3, 256
 
@@ -126,9 +130,13 @@ class Classification(contract.Problem):
     return normalize(x, pool.mean, pool.std)
 
   def train_inputs(self, pool: Pool, batch: Batch, key: Key, offset: Array, total: int) -> Array:
-    """Normalised images, float32 [B, ...]; with `augment` they are augmented."""
+    """Normalised images, float32 [B, ...], which are augmented if they have the shape [H, W, C]."""
     x = self.inputs(pool, batch)
-    return flip_and_crop(key, x, offset, total) if self.augment else x
+    if x.ndim != 4 or not (self.augment or self.shift or self.flip):
+      return x
+    if self.augment:
+      return flip_and_crop(key, x, offset, total, PAD, flips=True, mode="constant", constant_values=BLACK)
+    return flip_and_crop(key, x, offset, total, min(self.shift, min(x.shape[1:3]) - 1), self.flip, mode="reflect")
 
   def zeros(self, network: Any) -> Sums:
     del network
@@ -274,7 +282,7 @@ class Images(contract.Source):
     if train.augment and len(shape) != 3:
       raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "
                      "set train.augment=False.")
-    return Classification(meta["num_classes"], train.augment, train.label_smoothing), shape
+    return Classification(meta["num_classes"], *augmentation(train)), shape
 
   def meta(self, ends: Sequence[int] = ()) -> dict[str, Any]:
     """What `of_meta` and predictions for other images need besides the constants."""
@@ -369,8 +377,14 @@ def normalize(x: Array, mean: Array, std: Array) -> Array:
   return jnp.where((std == 0) & (jnp.abs(z) > normalization.RATIO), 0, z)
 
 
-def flip_and_crop(key: Key, x_BHWC: Array, offset: int | Array, total: int) -> Array:
-  """Pads every image by 4 pixels, crops it at random to its old size, and flips it with probability 1/2.
+def augmentation(train: Any) -> tuple[bool, float, int, bool]:
+  """The fields of the section `train` that a Classification has, in its order."""
+  return train.augment, train.label_smoothing, train.shift, train.flip
+
+
+def flip_and_crop(key: Key, x_BHWC: Array, offset: int | Array, total: int, margin: int, flips: bool, **padding: Any
+                  ) -> Array:
+  """Pads every image, crops it at random to its old size, and flips it with probability 1/2.
 
   Args:
     key: PRNG key of this batch.
@@ -378,16 +392,19 @@ def flip_and_crop(key: Key, x_BHWC: Array, offset: int | Array, total: int) -> A
     offset: position of the first of these images in the whole batch.
     total: size of the whole batch. Random numbers are drawn for the whole batch, so that the augmentation of an image
       does not depend on the number of devices.
+    margin: pixels of the padding on each side.
+    flips: whether to flip.
+    **padding: arguments of jnp.pad.
 
   Returns:
     Augmented images, same shape and dtype (docs/algorithms.md §0).
   """
   num, height, width, _ = x_BHWC.shape
   crop_key, flip_key = jax.random.split(key)
-  corner_B2 = jax.random.randint(crop_key, (total, 2), 0, 2 * PAD + 1)
-  flip_B = jax.random.bernoulli(flip_key, 0.5, (total,))
+  corner_B2 = jax.random.randint(crop_key, (total, 2), 0, 2 * margin + 1)
+  flip_B = jax.random.bernoulli(flip_key, 0.5 if flips else 0.0, (total,))
   corner_B2, flip_B = (jax.lax.dynamic_slice_in_dim(a, offset, num) for a in (corner_B2, flip_B))
-  padded_BHWC = jnp.pad(x_BHWC, ((0, 0), (PAD, PAD), (PAD, PAD), (0, 0)), constant_values=BLACK)
+  padded_BHWC = jnp.pad(x_BHWC, ((0, 0), (margin, margin), (margin, margin), (0, 0)), **padding)
   row_BH = corner_B2[:, :1] + jnp.arange(height)[None]
   step_1W = jnp.arange(width)[None]
   column_BW = corner_B2[:, 1:] + jnp.where(flip_B[:, None], width - 1 - step_1W, step_1W)

@@ -65,7 +65,7 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes) -> Decided:
     raise BadInput(f"train.budget={config.train.budget:g} multiply-adds a mega-batch pay for less than a step in every "
                    f"stage; raise it to {spent(found) / num:.2g}, or lower the model.width, train.steps or "
                    "train.batch_size that you set.")
-  return found
+  return {path: found[path] for path in (_WIDTH, _STEPS, _BATCH) if path in found}
 
 
 def _wanted(config: schema.RunConfig, facts: Facts, width: int) -> float:
@@ -101,9 +101,9 @@ def _expected(config: Any, num: int, sizes: Sizes) -> Sizes:
 
 
 def _nearest(spent: Callable[[int], float], total: float) -> int:
-  """The whole number from 1 at which `spent`, which rises, is nearest to `total`."""
+  """The whole number from 1 at which `spent`, which rises up to some number, is nearest to `total`."""
   high = 2
-  while spent(high) < total and high < 2**40:
+  while spent(high) < total and spent(2 * high) > spent(high):
     high *= 2
   low = high // 2
   while high - low > 1:

@@ -129,7 +129,7 @@ class Session:
     decided = dict(setting.decided)
     if decided:
       values = ", ".join(f"{field}={value}" for field, value in decided.items())
-      say(f"train.budget={c.train.budget:g} multiply-adds a mega-batch pay for {values}")
+      say(f"train.budget={c.train.budget:g} multiply-adds a mega-batch: {values}")
     return State(learner, num_params, setting.protocol.meta(()) | ({"decided": decided} if decided else {}))
 
   def _restored(self, opened: checkpoint.Opened) -> State:

@@ -1,0 +1,70 @@
+"""`train.budget`: what it decides, and what a run then spends."""
+import numpy as np
+import pytest
+from runs import alma, blobs, small_config
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax.runs import settings
+
+FREE = dict(model__width=0, train__steps=0, train__batch_size=0)
+
+
+def budgeted(budget, learner="anytime", **changes):
+  return small_config(learner, **{**FREE, "train__budget": budget, "stream__num_megabatches": 6, **changes})
+
+
+def decided(config, shape=(6, 6)):
+  arrays = (*blobs(240, shape), *blobs(30, shape, seed=1))
+  return settings.prepare(configs.parse(config), arrays).decided
+
+
+@pytest.mark.parametrize(("learner", "changes", "shape"), [
+    ("anytime", {}, (6, 6)), ("anytime", {"model__width": 3}, (6, 6)), ("anytime", {"train__batch_size": 7}, (9, 9)),
+    ("anytime", {"train__steps": 9}, (6, 6)), ("anytime", {"stream__schedule": "every"}, (6, 6)),
+    ("ens", {"model__name": "compact"}, (8, 8)), ("hmoe", {"model__num_experts": 2, "train__batch_size": 20}, (6, 6))])
+def test_a_run_spends_its_budget(tmp_path, learner, changes, shape):
+  config = budgeted(3e5, learner, **changes)
+  run = alma_jax.run(config, tmp_path / "run", data=(*blobs(240, shape), *blobs(30, shape, seed=1)))
+  assert run.summary["cumulative_fwd_macs"] == pytest.approx(6 * 3e5, rel=0.05)
+
+
+def test_what_you_set_wins():
+  free = decided(budgeted(3e6))
+  assert set(free) == {"model.width", "train.steps", "train.batch_size"}
+  for path in free:
+    name = path.replace(".", "__")
+    assert set(decided(budgeted(3e6, **{name: 5}))) == set(free) - {path}
+  assert decided(budgeted(3e6, model__width=5, train__steps=5)).keys() == {"train.batch_size"}
+  assert decided(budgeted(3e6, model__width=5, train__steps=5, train__batch_size=5)) == {}
+
+
+def test_a_larger_budget_pays_for_wider_networks_and_more_steps():
+  small, large = decided(budgeted(1e6)), decided(budgeted(1e8))
+  assert large["model.width"] > small["model.width"]
+  assert large["train.steps"] > small["train.steps"]
+  assert abs(large["train.batch_size"] - 32) <= 2
+
+
+def test_a_folder_keeps_the_config_as_given_and_predicts_with_what_was_decided(tmp_path, arrays):
+  config = budgeted(1e6)
+  run = alma_jax.run(config, tmp_path / "run", data=arrays)
+  stored = alma_jax.load_run(tmp_path / "run")
+  assert stored.config.model.width == stored.config.train.steps == 0
+  assert stored.config.train.budget == 1e6
+  assert np.mean(stored.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
+  alma_jax.run(config, tmp_path / "run", data=arrays)  # it is the same run, and complete
+
+
+def test_too_small_a_budget_is_refused(tmp_path):
+  done = alma("main", "--config=configs/digits.py:anytime", "--config.train.budget=100", "--workdir", tmp_path / "run")
+  assert done.returncode == 2
+  assert "train.budget=100 multiply-adds a mega-batch pay for less than a step in every stage; raise" in done.stderr
+  assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("field", ["model.width", "train.batch_size"])
+def test_nothing_is_left_to_a_budget_that_is_0(field):
+  config = small_config(**{field.replace(".", "__"): 0})
+  with pytest.raises(alma_jax.BadInput, match=f"{field}=0 is for a train.budget above 0"):
+    configs.parse(config)
