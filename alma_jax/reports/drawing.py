@@ -255,7 +255,8 @@ def _scale(axes: Axes, log: tuple[bool, bool]) -> None:
     if is_log:
       make("log")
       low, high = axis.get_view_interval()
-      axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+      near = (1, 1.2, 1.5, 2, 3, 4, 6, 8) if axis is axes.yaxis and high < 5 * low else (1, 2, 5)
+      axis.set_major_locator(LogLocator(subs=near if high < 100 * low else (1,)))
       axis.set_minor_formatter(NullFormatter())
     else:
       axis.set_major_locator(MaxNLocator(4, integer=axis is axes.xaxis, steps=(1, 2, 5, 10)))
