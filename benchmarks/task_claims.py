@@ -56,7 +56,7 @@ PICTURES = [
             "{}: cumulative error E against cost C, and average error 1 - A against memory M; mean ± standard "
             "deviation over seeds. Rings and the line show the Pareto front."),
     Picture("memory", ("s_long", "s_minus", "digits"), (), task_figures.memory,
-            "{}: parameters (left) and modules (right) that are stored after each task; mean over seeds, with a band "
+            "{}: parameters (top) and modules (bottom) that are stored after each task; mean over seeds, with a band "
             "from the lowest to the highest value."),
     Picture("origins", ("nevis_mini", "digits"), ("select",), task_figures.origins,
             "{}, `select`, the lowest seed: an arrow leads from an earlier task to the task whose network was started "
@@ -137,7 +137,7 @@ def draw(pictures: Sequence[Picture], studies: Sequence[Study], folder: pathlib.
   """Writes the figures in place of those that are there."""
   named = {study.name.partition(",")[0]: study for study in reversed(studies)}  # of two networks the first one counts
   for picture in pictures:
-    for old in folder.glob(f"{picture.name}-*.*g"):  # the three others were PNG
+    for old in folder.glob(f"{picture.name}-*.svg"):
       old.unlink()
     study = next((_only(named[name], picture.learners) for name in picture.streams if name in named), None)
     plot = picture.plot(study) if study is not None and len(study.runs) else None
@@ -159,8 +159,9 @@ def text(folder: pathlib.Path) -> str:
            _STREAMS + _returning(runs)]
   parts += [f"{network}:\n\n{overview(mine)}\n" for network, mine in streams(runs).groupby(NETWORK, sort=False)]
   shown = [_shown(picture, folder) for picture in PICTURES]
-  parts.append("## Figures\n\nThe command at the top of the page draws the first one from `runs.csv`, the others "
-               "from the run folders, which\nwe did not keep.\n\n" + "\n".join(filter(None, shown)))
+  parts.append("## Figures\n\nThe command at the top of the page draws the first one from `runs.csv`, the others from "
+               "the run folders. We did not\nkeep those, and traced the three figures from earlier pictures.\n\n"
+               + "\n".join(filter(None, shown)))
   if (folder / SEARCHING).is_file():
     parts.append(retrieval.section(pd.read_csv(folder / SEARCHING)))
   return "\n".join(parts)
@@ -221,7 +222,7 @@ def _returning(runs: pd.DataFrame) -> str:
 
 
 def _shown(picture: Picture, folder: pathlib.Path) -> str:
-  files = sorted(folder.glob(f"{picture.name}-*.*g"))
+  files = sorted(folder.glob(f"{picture.name}-*.svg"))
   if not files:
     return ""
   caption = picture.caption.format(files[0].stem.removeprefix(f"{picture.name}-"))

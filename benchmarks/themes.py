@@ -4,6 +4,7 @@ import io
 import pathlib
 import re
 from collections.abc import Collection
+from typing import Any
 
 import matplotlib
 import matplotlib.colors
@@ -22,17 +23,18 @@ _ON_CELLS = {"black": "#000001", "white": "#fffffe"}  # texts on cells, which ha
 
 def write(figure: Figure, path: pathlib.Path, description: str | None = None) -> None:
   """Writes a figure as an SVG file, which may store a description."""
-  cells = [mesh for mesh in figure.findobj(QuadMesh) if isinstance(mesh, QuadMesh)]
-  kept = {matplotlib.colors.to_hex(colour) for mesh in cells for colour in mesh.get_facecolor()} - {PAPER}
-  for i, text in enumerate(figure.findobj(Text)):
-    if isinstance(text, Text) and text.get_path_effects():  # which would be outlines of letters
+  cells: Any = figure.findobj(QuadMesh)
+  texts: Any = figure.findobj(Text)
+  for i, text in enumerate(texts):
+    if text.get_path_effects():  # which would be outlines of letters
       text.set_path_effects([])
       text.set_gid(f"halo{i}")
-    elif isinstance(text, Text) and any(mesh.axes is text.axes for mesh in cells) and text in text.axes.texts:
+    elif any(text in mesh.axes.texts for mesh in cells):
       text.set_color(_ON_CELLS[text.get_color()])
   file = io.StringIO()
   with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "alma_jax"}):
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Description": description})
+  kept = {matplotlib.colors.to_hex(colour) for mesh in cells for colour in mesh.get_facecolor()} - {PAPER}
   path.write_text(_themed(_small(file.getvalue()), kept), encoding="utf-8")
 
 
@@ -53,7 +55,7 @@ def _dark(colour: str) -> str:
   """The colour of a light page, on a dark one: colours are mixed with white; the lightness of greys is turned round."""
   if colour in (PAPER, *_ON_CELLS.values()):
     return DARK if colour == PAPER else colour
-  rgb = matplotlib.colors.to_rgb(colour)
+  rgb: Any = matplotlib.colors.to_rgb(colour)
   _, lightness, saturation = colorsys.rgb_to_hls(*rgb)
   if saturation < 0.02:
     rgb = (max(0.92 - 0.8 * lightness, 0.25),) * 3
