@@ -69,7 +69,8 @@ def _small(svg: str) -> str:
   svg = re.sub(r"\n\s+", "\n", svg)
   svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
   svg = re.sub(r'\bd="([^"]*)"', lambda match: f'd="{_path(match[1])}"', svg)
-  svg = re.sub(r"-?\d+\.\d{3,}(?![\w.\"]*\w)", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), svg)
+  number = lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
+  svg = re.sub(r' [a-z]+="[^"]*\d\.\d{3}[^"]*"', lambda match: re.sub(r"-?\d+\.\d{3,}", number, match[0]), svg)
   size = lambda match: f'{match[1]}="{_PIXELS * float(match[2]):.0f}"'
   return re.sub(r'\b(width|height)="([\d.]+)pt"', size, svg)
 
