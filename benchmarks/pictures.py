@@ -21,7 +21,7 @@ import alma_jax
 from alma_jax.reports import collect, drawing, figures
 from alma_jax.reports.drawing import Line, Panel, Plot
 
-SIZE = (5.4, 2.2)
+SIZE = (drawing.COLUMN, 1.6)
 FIRST, FIRST_PAGE = "digits-stream.svg", ("sm", "ens", "gmoe", "anytime")
 COLUMNS = {"error": "test error", "num_params": "parameters held"}
 

@@ -76,29 +76,17 @@ def _small(svg: str) -> str:
 
 
 def _path(path: str) -> str:
-  """A path of straight lines in distances from the last point, in steps of 0.05 points; others as they are, rounded."""
+  """A path of straight lines in distances from the last point, in steps of 0.05 points; others as they are."""
   parts = re.findall(r"([A-Za-z])([^A-Za-z]*)", path)
   if {letter for letter, _ in parts} - set("MLz"):
     return " ".join(path.split())
-  short, at, moves = "", (0, 0), list[tuple[int, int]]()
-
-  def moved() -> str:
-    text = "".join(f"h{x / 20:g}" if not y else f"v{y / 20:g}" if not x else f"l{x / 20:g} {y / 20:g}"
-                   for x, y in moves)
-    moves.clear()
-    return text
+  short, x, y = "", 0, 0
   for letter, numbers in parts:
-    if letter == "z":
-      short += f"{moved()}z"
-      continue
-    x, y = (round(20 * float(number)) for number in numbers.split())
-    if letter == "M":
-      short += f"{moved()}M{x / 20:g} {y / 20:g}"
+    before = x, y
+    x, y = (round(20 * float(number)) for number in numbers.split()) if numbers.strip() else before
+    right, down = (x - before[0]) / 20, (y - before[1]) / 20
+    if letter == "L":
+      short += f"l{right:g} {down:g}" if right and down else f"h{right:g}" if right else f"v{down:g}" if down else ""
     else:
-      move = (x - at[0], y - at[1])
-      if moves and any(old[i] == move[i] == 0 and old[1 - i] * move[1 - i] > 0 for old in moves[-1:] for i in (0, 1)):
-        move = (moves[-1][0] + move[0], moves.pop()[1] + move[1])
-      if any(move):
-        moves.append(move)
-    at = x, y
-  return re.sub(r"(?<!\d)0\.", ".", short + moved())
+      short += "z" if letter == "z" else f"M{x / 20:g} {y / 20:g}"
+  return re.sub(r"(?<!\d)0\.", ".", short)
