@@ -9,23 +9,19 @@ plane. Each picture also stores the numbers it shows, so that tests/studies/test
 runs: its description is JSON, {learner: {column of metrics.jsonl: values}}.
 """
 import argparse
-import colorsys
-import io
 import json
 import pathlib
-import re
 from collections.abc import Sequence
 
-import matplotlib
 import pandas as pd
+import themes
 from matplotlib.figure import Figure
 
 import alma_jax
 from alma_jax.reports import collect, drawing, figures
 from alma_jax.reports.drawing import Line, Panel, Plot
 
-SIZE = (5.4, 2.2)
-PAPER, DARK = "#ffffff", "#1e2129"  # of light and dark pages
+SIZE = (drawing.COLUMN, 1.6)
 FIRST, FIRST_PAGE = "digits-stream.svg", ("sm", "ens", "gmoe", "anytime")
 COLUMNS = {"error": "test error", "num_params": "parameters held"}
 
@@ -60,30 +56,7 @@ def save(figure: Figure, path: pathlib.Path, runs: pathlib.Path, names: Sequence
   """Writes a picture and stores the data of these learners in it."""
   metrics = {name: alma_jax.load_run(runs / name).metrics for name in names}
   shown = {name: {column: list(its[column]) for column in columns} for name, its in metrics.items()}
-  file = io.StringIO()
-  with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "alma_jax"}):
-    figure.savefig(file, format="svg", metadata={
-        "Date": None, "Creator": None, "Description": json.dumps(shown, default=float)})
-  path.write_text(themed(file.getvalue()), encoding="utf-8")
-
-
-def themed(svg: str) -> str:
-  """An SVG file of matplotlib whose colours follow the theme of the page."""
-  colours = sorted(set(re.findall(r"(?<=[:\"] )#[0-9a-f]{6}", svg)) | {"#000000"})
-  values = lambda theme: " ".join(f"--{colour[1:]}: {theme(colour)};" for colour in colours)
-  style = (f"<style>svg {{ {values(str)} }} text {{ fill: var(--000000); }}\n"
-           f"@media (prefers-color-scheme: dark) {{ svg {{ {values(dark)} }} }}</style>")
-  svg = re.sub(r"(?<=[:\"] )#([0-9a-f]{6})", r"var(--\1)", svg)
-  return re.sub(r"(<svg [^>]*>)", lambda match: f"{match[1]}\n {style}", svg, count=1)
-
-
-def dark(colour: str) -> str:
-  """The colour of a light page, on a dark one: its lightness is turned round."""
-  if colour == PAPER:
-    return DARK
-  hue, lightness, saturation = colorsys.rgb_to_hls(*(int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)))
-  parts = colorsys.hls_to_rgb(hue, max(0.92 - 0.8 * lightness, 0.25), saturation)
-  return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+  themes.write(figure, path, json.dumps(shown, default=float))
 
 
 if __name__ == "__main__":

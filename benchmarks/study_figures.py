@@ -3,18 +3,22 @@
     python benchmarks/study_figures.py docs/results/mnist
 
 The argument is the folder of a study of benchmarks/claims.py, or docs/results/anytime. The figures are those of
-`alma report`, as PNG. Their captions are printed. A figure that the runs do not suffice for is removed.
+`alma report`, as SVG in the width of a phone. Their captions are printed. A figure that the runs do not suffice for is
+removed.
 """
 import pathlib
 import sys
 
+import numpy as np
 import pandas as pd
+import themes
 from claim_list import STUDIES
 from claims import RUNS, STREAM
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import drawing, figures, page, read, studies
+from alma_jax.reports import drawing, figures, read, studies
+from alma_jax.reports.drawing import Line, Plot
 from alma_jax.reports.studies import Study
 
 # {study: {figure of its page: the waiting times of its panels; empty: all, or as many as fit}}
@@ -23,18 +27,20 @@ PAGES: dict[str, dict[str, tuple[int, ...]]] = {
     "mnist_replay": {"replay": (), "growth": ()},
     "mnist_authors": {"waiting": (), "compute": (), "parameters": ()},
     "text": {"compute": (), "experts": (), "stream-compute": ()},
-    "anytime": {"pareto": ()}}
+    "anytime": {"pareto": (), "stream": (), "stream-compute": ()}}
 # {study: pattern for the names of the runs that are shown}; other studies show all.
 SHOWN = {"anytime": r".*/seed\d-(sm|ens|umix|gens|(warm|retrain|shrink_perturb)-epochs20|anytime(-steps\d+)?)"}
 PAGES["cifar"] = PAGES["cifar-full"] = {
     "stream": (10, 50), "waiting": (), "compute": (), "parameters": (), "replay": ()}
+_STEPS = 150  # of a curve: more are closer than a pixel
+_HIGH = 2.2  # inches, the most of a panel with lines
 
 
 def main() -> None:
   parser = commands.Parser("benchmarks/study_figures.py", __doc__)
   parser.add_argument("study", type=pathlib.Path, help="folder of the study")
   for name, caption in draw(parser.parse_args().study).items():
-    print(f"{name}.png: {caption}")
+    print(f"{name}.svg: {caption}")
 
 
 def draw(folder: pathlib.Path) -> dict[str, str]:
@@ -49,11 +55,31 @@ def draw(folder: pathlib.Path) -> dict[str, str]:
   for name, waits in PAGES[folder.name].items():
     plot = figures.plots(study, waits).get(name)
     if plot is None:
-      (folder / f"{name}.png").unlink(missing_ok=True)  # of other runs
+      (folder / f"{name}.svg").unlink(missing_ok=True)  # of other runs
     else:
       captions[name] = plot.caption
-      (folder / f"{name}.png").write_bytes(page.png(drawing.draw(plot)))
+      themes.write(drawing.draw(for_pages(plot)), folder / f"{name}.svg")
   return captions
+
+
+def for_pages(plot: Plot) -> Plot:
+  """A figure in the width of a phone, without the steps of curves that nobody can see."""
+  panels = [panel._replace(lines=[_thinned(line) for line in panel.lines]) for panel in plot.panels]
+  if not plot.size:
+    return plot._replace(panels=panels, across=min(plot.across, 2))
+  wide, high = plot.size
+  size = (min(wide, drawing.COLUMN), high if panels[0].grid else min(high, _HIGH))
+  return plot._replace(panels=panels, size=size, across=min(plot.across, max(1, int(drawing.COLUMN / wide))))
+
+
+def _thinned(line: Line) -> Line:
+  """A curve of the ends of its steps; of many steps every k-th one."""
+  if line.form not in ("middle", "after"):
+    return line
+  changes = np.any(np.diff([line.y, line.low, line.high]), axis=0)  # between neighbours
+  ends = np.flatnonzero(np.append(changes, True) | np.insert(changes, 0, True))
+  shown = np.unique(np.append(ends[::-(-len(ends) // _STEPS)], ends[-1]))
+  return line._replace(**{name: getattr(line, name)[shown] for name in ("x", "y", "low", "high")})
 
 
 def study_of(folder: pathlib.Path) -> Study:
@@ -66,6 +92,7 @@ def study_of(folder: pathlib.Path) -> Study:
   scored = read.PERPLEXITY if "average_perplexity" in runs else read.ERROR
   kept = pd.read_csv(folder / STREAM) if (folder / STREAM).is_file() else pd.DataFrame(
       {name: [] for name in ("run", "t", "stage", "updated", scored.metric, "cumulative_fwd_macs")})
+  kept = kept[kept["run"].astype(str).isin(runs["run"].astype(str))]
   stream = kept if scored.averages else _whole(kept, runs)
   fields = runs[[column for column in runs if column == "seed" or "." in column]]
   return Study(folder.name, scored, runs, stream, studies.factors(fields), runs.iloc[:0])

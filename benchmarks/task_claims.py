@@ -5,9 +5,9 @@
     python benchmarks/task_claims.py docs/results/tasks
 
 The first argument is the folder of the page, README.md. With --runs, which names folders of sweeps, each with one
-network, runs.csv there is written anew, a line for each finished run, with the figures; without it the page is written
-again from runs.csv. streams.csv beside it has the means of each learner on each stream, and benchmarks/retrieval.py
-writes retrieval.csv.
+network, runs.csv there is written anew, a line for each finished run, with the figures; without it the page and its
+first figure are made again from runs.csv. streams.csv beside it has the means of each learner on each stream, and
+benchmarks/retrieval.py writes retrieval.csv.
 """
 import pathlib
 import sys
@@ -16,13 +16,15 @@ from typing import NamedTuple
 
 import pandas as pd
 import retrieval
+import study_figures
 import task_runs
 import task_verdicts
+import themes
 from task_runs import LEARNER, NETWORK, SEED, STUDY, TRANSFER
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import drawing, page, task_figures
+from alma_jax.reports import drawing, task_figures
 from alma_jax.reports.drawing import Plot
 from alma_jax.reports.studies import Study
 
@@ -51,10 +53,10 @@ class Picture(NamedTuple):
 
 PICTURES = [
     Picture("pareto", ("nevis_mini", "digits"), (), task_figures.pareto,
-            "{}: cumulative error E against cost C, and average accuracy A against memory M; mean ± standard deviation "
-            "over seeds. Rings and the line show the Pareto front."),
+            "{}: cumulative error E against cost C, and average error 1 - A against memory M; mean ± standard "
+            "deviation over seeds. Rings and the line show the Pareto front."),
     Picture("memory", ("s_long", "s_minus", "digits"), (), task_figures.memory,
-            "{}: parameters (left) and modules (right) that are stored after each task; mean over seeds, with a band "
+            "{}: parameters (top) and modules (bottom) that are stored after each task; mean over seeds, with a band "
             "from the lowest to the highest value."),
     Picture("origins", ("nevis_mini", "digits"), ("select",), task_figures.origins,
             "{}, `select`, the lowest seed: an arrow leads from an earlier task to the task whose network was started "
@@ -121,24 +123,27 @@ def main() -> None:
     studies = task_runs.collected(map(pathlib.Path, args.runs))
     folder.mkdir(parents=True, exist_ok=True)
     task_runs.table(studies).to_csv(folder / RUNS, index=False)
-    draw(studies, folder)
+    draw(PICTURES, studies, folder)
   if not (folder / RUNS).is_file():
     raise BadInput(f"there is no {folder / RUNS}; name folders of runs by --runs.")
+  if not args.runs:
+    kept = pd.read_csv(folder / RUNS).groupby([STUDY, NETWORK], sort=False)
+    draw(PICTURES[:1], [task_runs.study_of(mine, str(name)) for (name, _), mine in kept], folder)
   (folder / PAGE).write_text(text(folder))
   streams(pd.read_csv(folder / RUNS)).to_csv(folder / STREAMS, index=False, float_format="%.6g")
 
 
-def draw(studies: Sequence[Study], folder: pathlib.Path) -> None:
+def draw(pictures: Sequence[Picture], studies: Sequence[Study], folder: pathlib.Path) -> None:
   """Writes the figures in place of those that are there."""
   named = {study.name.partition(",")[0]: study for study in reversed(studies)}  # of two networks the first one counts
-  for picture in PICTURES:
-    for old in folder.glob(f"{picture.name}-*.png"):
+  for picture in pictures:
+    for old in folder.glob(f"{picture.name}-*.svg"):
       old.unlink()
     study = next((_only(named[name], picture.learners) for name in picture.streams if name in named), None)
     plot = picture.plot(study) if study is not None and len(study.runs) else None
     if study is not None and plot is not None:
       stream = study.name.partition(",")[0]
-      (folder / f"{picture.name}-{stream}.png").write_bytes(page.png(drawing.draw(plot), dots=110))
+      themes.write(drawing.draw(study_figures.for_pages(plot)), folder / f"{picture.name}-{stream}.svg")
 
 
 def text(folder: pathlib.Path) -> str:
@@ -154,8 +159,9 @@ def text(folder: pathlib.Path) -> str:
            _STREAMS + _returning(runs)]
   parts += [f"{network}:\n\n{overview(mine)}\n" for network, mine in streams(runs).groupby(NETWORK, sort=False)]
   shown = [_shown(picture, folder) for picture in PICTURES]
-  parts.append("## Figures\n\nThe command at the top of the page draws them from the run folders, which we did not "
-               "keep.\n\n" + "\n".join(filter(None, shown)))
+  parts.append("## Figures\n\nThe command at the top of the page draws the first one from `runs.csv`, the others from "
+               "the run folders. We did not\nkeep those, and traced the three figures from earlier pictures.\n\n"
+               + "\n".join(filter(None, shown)))
   if (folder / SEARCHING).is_file():
     parts.append(retrieval.section(pd.read_csv(folder / SEARCHING)))
   return "\n".join(parts)
@@ -216,7 +222,7 @@ def _returning(runs: pd.DataFrame) -> str:
 
 
 def _shown(picture: Picture, folder: pathlib.Path) -> str:
-  files = sorted(folder.glob(f"{picture.name}-*.png"))
+  files = sorted(folder.glob(f"{picture.name}-*.svg"))
   if not files:
     return ""
   caption = picture.caption.format(files[0].stem.removeprefix(f"{picture.name}-"))

@@ -43,6 +43,7 @@ _PLACES = [(right, up, far) for far in (_NEAR, 12, 20, 30)
            for right, up in ((1, 0), (1, 1), (1, -1), (-1, 1), (-1, 0), (-1, -1), (0, 1), (0, -1))]
 _LETTER, _KEY, _ROW = 0.057, 0.42, 0.145  # inches: width of a letter, of a key without its name, height of its row
 _MOST_TICKS = 12
+_NARROW = 4  # a logarithmic axis that ends at less than so many times its beginning has evenly spaced ticks
 
 Point = tuple[float, float]
 
@@ -139,7 +140,8 @@ def draw(plot: Plot) -> Figure:
     width = max(wide * plot.across, 1.8)
     names = [str(key.get_label()) for key in plot.keys]
     columns = min(max(1, int(width / (text_inches(names) + _KEY))), len(names))
-    legend = -(-len(names) // columns) * _ROW + 0.05 if names else 0.0
+    rows = -(-len(names) // columns) if names else 0
+    legend = rows * _ROW + 0.05 if names else 0.0
     figure = Figure(figsize=(width, high * down + legend + 0.15), layout="constrained")
     FigureCanvasAgg(figure)
     shares_x = plot.shared in ("all", "row")
@@ -169,8 +171,8 @@ def draw(plot: Plot) -> Figure:
     if plot.bar:
       figure.colorbar(plot.bar[0], ax=[ax for ax, _ in panels], label=plot.bar[1], aspect=30)
     if names:
-      figure.legend(handles=plot.keys, loc="outside upper left", ncols=columns, frameon=False, borderpad=0,
-                    borderaxespad=0.2, handletextpad=0.5, columnspacing=1.2, labelspacing=0.4)
+      figure.legend(handles=plot.keys, loc="outside upper left", ncols=-(-len(names) // rows), frameon=False,
+                    borderpad=0, borderaxespad=0.2, handletextpad=0.5, columnspacing=1.2, labelspacing=0.4)
     layout: Any = figure.get_layout_engine()
     layout.execute(figure)  # the panels get their places, once for all formats
     figure.set_layout_engine("none")
@@ -255,7 +257,8 @@ def _scale(axes: Axes, log: tuple[bool, bool]) -> None:
     if is_log:
       make("log")
       low, high = axis.get_view_interval()
-      axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+      axis.set_major_locator(MaxNLocator(6 if axis is axes.yaxis else 3, steps=(1, 2, 5, 10)) if high < _NARROW * low
+                             else LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
       axis.set_minor_formatter(NullFormatter())
     else:
       axis.set_major_locator(MaxNLocator(4, integer=axis is axes.xaxis, steps=(1, 2, 5, 10)))

@@ -1,6 +1,5 @@
 """The files of a report: tables, lists and figures of studies, and one self-contained HTML page of all of them."""
 import html
-import io
 import pathlib
 import re
 import string
@@ -8,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from alma_jax.errors import BadInput
 from alma_jax.reports import ablation, cards, drawing, figures, findings, svg, tables, task_figures, trade_offs
@@ -127,13 +125,6 @@ def page(sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
   return template.substitute(title=title, body="\n".join([*body, f"<footer>{_FILES}</footer>"]))
 
 
-def png(figure: Figure, dots: int = 200) -> bytes:
-  """PNG of a matplotlib Figure; `dots` are pixels per inch."""
-  file = io.BytesIO()
-  figure.savefig(file, dpi=dots, metadata={"Software": None})
-  return file.getvalue()
-
-
 def _write_csv(ablations: Sequence[tuple[Study, list[Ablation]]], out: pathlib.Path, earlier: str) -> None:
   """Writes the CSV files of studies and their ablations; `earlier` is the text of the report that they replace."""
   studies = [study for study, _ in ablations]
@@ -160,7 +151,7 @@ def _write_figures(study: Study, out: pathlib.Path, prefix: str, waits: Collecti
   for name, plot in plots.items():
     figure = drawing.draw(plot)
     pictures[f"{prefix}{name}"] = Picture(titles[name], plot.caption, svg.figure(plot, figure), name in _FOLDED)
-    (out / f"{prefix}{name}.png").write_bytes(png(figure))
+    figure.savefig(out / f"{prefix}{name}.png", dpi=200, metadata={"Software": None})
     figure.savefig(out / f"{prefix}{name}.pdf", metadata={"CreationDate": None, "Producer": None})
   return pictures
 

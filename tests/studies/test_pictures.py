@@ -20,6 +20,7 @@ DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(do
 PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
          if re.search(r"!\[.*?\]\(", path.read_text(), re.DOTALL)]
 LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.svg"))
+FIGURES = sorted((ROOT / "docs/results").glob("*/*.svg"))
 
 
 def shown_by(path):
@@ -47,6 +48,14 @@ def test_pictures_of_the_same_runs_agree(path):
     assert shown[name]["error"] == first[name]["error"]
 
 
+@pytest.mark.parametrize("path", FIGURES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_figures_of_studies_are_small_and_follow_the_theme(path):
+  text = re.sub(r"--\w+: #\w+;", "", path.read_text())  # without the colours of the two themes
+  assert "prefers-color-scheme: dark" in text
+  assert not re.search(r"#[0-9a-f]{6}", text) or path.stem.startswith("matrix")  # whose cells have one colour
+  assert len(path.read_bytes()) < 150_000
+
+
 @pytest.mark.parametrize("name", ["front", "timeline", "learners", "resumed", "devices"])
 def test_drawings_are_those_of_their_script(monkeypatch, name):
   monkeypatch.syspath_prepend(ROOT / "benchmarks")
@@ -63,7 +72,6 @@ def test_the_front_picture_says_what_the_runs_say():
   assert 1 / compute == pytest.approx(14, abs=0.5)
 
 
-@pytest.mark.slow
 def test_the_first_picture_shows_the_runs_of_today(tmp_path):
   """Its command, of two learners; a processor that rounds differently may move single images of the test set of 360."""
   path = ROOT / "docs/images/digits-stream.svg"

@@ -97,9 +97,9 @@ def test_the_figures_of_a_study_from_the_runs_that_are_kept(tmp_path):
   assert len(made) == 500
   assert made["error"].tolist() == pytest.approx([0.9] * 49 + [0.3] * 450 + [0.2])
   assert made["cumulative_fwd_macs"].tolist() == [0.0] * 49 + [5.0] * 450 + [50.0]
-  (tmp_path / "mnist" / "compute.png").touch()  # of other runs; a single kind of run has none
+  (tmp_path / "mnist" / "compute.svg").touch()  # of other runs; a single kind of run has none
   captions = study_figures.draw(tmp_path / "mnist")
-  assert [*captions] == [path.stem for path in (tmp_path / "mnist").glob("*.png")] == ["stream"]
+  assert [*captions] == [path.stem for path in (tmp_path / "mnist").glob("*.svg")] == ["stream"]
 
 
 def test_a_folder_that_is_no_study(tmp_path):
