@@ -21,6 +21,7 @@ def get_config(learner: str = "ens") -> ConfigDict:
     c.stream.waiting_time = 10
   if learner == "anytime":
     c.train.budget = 3.5e10
+    c.train.shift = 2
     c.train.flip = True
     return c
   c.model.name = "vgg"

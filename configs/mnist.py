@@ -21,6 +21,7 @@ def get_config(learner: str = "ens") -> ConfigDict:
   if c.stream.schedule == "every":  # anytime has a schedule of its own
     c.stream.waiting_time = 10
   if learner == "anytime":
+    c.train.shift = 2
     c.train.budget = 9.8e7  # a fifteenth of what `ens` of width 32 spends
   elif learner == "anytime,v1":
     c.model.width = 141  # no more parameters than `ens` of five networks of width 32

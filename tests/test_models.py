@@ -68,9 +68,18 @@ def test_the_stem_of_compact_is_a_convolution(stride):
   np.testing.assert_allclose(stem.apply(state, x), expected[:, :12 // stride, :14 // stride], atol=1e-5)
 
 
-@pytest.mark.parametrize(("shape", "chosen"), [((8, 8, 1), "compact"), ((7, 8, 1), "mlp"), ((64,), "mlp")])
-def test_auto_chooses_by_the_shape(shape, chosen):
-  assert build("auto", 4, shape) == build(chosen, 4, shape)
+def test_auto_is_compact_for_images_that_are_large_enough():
+  assert build("auto", 4, (14, 15, 1)) == build("compact", 4, (14, 15, 1))
+
+
+@pytest.mark.parametrize("shape", [(13, 14, 1), (64,)])
+def test_auto_is_a_perceptron_for_others_whose_steps_count_less(shape):
+  """It starts as `mlp` does; a step of the parameters changes it by a tenth of their change."""
+  network, plain, x = build("auto", 4, shape), build("mlp", 4, shape), jnp.ones((2, *shape))
+  start, same = variables(network, shape), variables(plain, shape)
+  np.testing.assert_allclose(network.apply(start, x, None, train=False)[0], plain.apply(same, x, None, train=False)[0],
+                             rtol=1e-5)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(0.1 * a, b, rtol=1e-6), start.params, same.params)
 
 
 def test_mixture_counts_are_those_of_its_parts():

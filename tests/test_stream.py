@@ -97,7 +97,7 @@ def test_entries_are_numbered_in_the_order_of_their_arrival(lengths, val):
 def test_the_sizes_of_a_stage_that_has_not_arrived_are_a_guess():
   feed = types.SimpleNamespace(lines=[dict(num=10), dict(num=11)])
   kept = memory.make(image_sections.Stream(0), Arrived(feed, 0.1), 0)
-  assert [side.tolist() for side in kept.sizes((2,))] == [[19], [2], [0.0]]
+  assert [side.tolist() for side in kept.sizes((2,))] == [[19], [2], [0.0], [1.0]]
   assert [side.tolist() for side in kept.sizes((5,))] == [[48], [5], [0.0]]  # 2.5 times as many, rounded up
   apart = memory.make(image_sections.Stream(0), Arrived(feed, 0.0, np.arange(7, dtype=np.int32)), 0)
   assert [side.tolist() for side in apart.sizes((5,))] == [[53], [7], [0.0]]
@@ -141,8 +141,7 @@ def test_long_streams_with_replay_do_not_recurse():
 
 @pytest.mark.parametrize(("n", "b", "val", "sentence"), [
     (9, 10, 0.1, "exceeds the 9 training examples"),
-    (50, 10, 0.1, "of 5 examples leaves no validation example"),
-    (10, 10, 0.999, "leaves no validation example"),
+    (10, 10, 0.001, "of 1 examples leaves no training example"),
     (1000, 10, 1 - 1e-12, "leaves no training example"),
 ])
 def test_streams_that_cannot_be(n, b, val, sentence):

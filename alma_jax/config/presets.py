@@ -49,15 +49,16 @@ V1 = "v1"
 _ON_ALL_DATA = {"stream.replay": 1.0}
 # Each is sm with the schedule, the memory and the decay in common.
 _ANYTIME: Mapping[str, Any] = {
-    "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.eval_every": 10**6, "train.decay": 0.5,
+    "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.eval_every": 10**6,
     "train.label_smoothing": 0.1}
 _OF_IMAGES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One small network that replays all data, within a budget of multiply-adds.", {
-        **_ANYTIME, "model.name": "auto", "model.width": 0, "train.optimizer": "muon", "train.learning_rate": 0.05,
-        "train.budget": 1e7, "train.batch_size": 0, "train.steps_exponent": 0.5, "train.shift": 2}),
+        **_ANYTIME, "model.name": "auto", "model.width": 0, "train.optimizer": "muon", "train.learning_rate": 0.08,
+        "train.budget": 1.1e8, "train.batch_size": 0, "train.steps_exponent": 0.5, "learner.average": 0.5,
+        "stream.val_fraction": 0.02}),  # nothing is selected: it is as good as all data
     f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers, and as many steps in "
                                   "every stage.", {
-        **_ANYTIME, "train.steps": 80, "train.weight_decay": 1e-3,
+        **_ANYTIME, "train.decay": 0.5, "train.steps": 80, "train.weight_decay": 1e-3,
         "model.width": 98}),  # on the digits no more parameters than `ens` of five networks of width 32
     "retrain": Recipe("sm", "One network that every stage trains from scratch on all data so far.",
                       {**_ON_ALL_DATA, "learner.init_from_scratch": True}),

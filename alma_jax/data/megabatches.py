@@ -66,17 +66,14 @@ def permuted(num_examples: int, num: int, val_fraction: float, seed: int) -> Meg
     seed: decides the permutation.
 
   Raises:
-    BadInput: there are more mega-batches than examples, or a mega-batch would have no training or no validation
-      example.
+    BadInput: there are more mega-batches than examples, or a mega-batch would have no training example.
   """
   if num > num_examples:
     raise BadInput(f"stream.num_megabatches={num} exceeds the {num_examples} training examples; lower it.")
   size, extra = divmod(num_examples, num)
-  num_val = int(val_fraction * size + 1e-9)
-  for left, name, change in ((size - num_val, "training", "lower"), (num_val, "validation", "raise")):
-    if not left:
-      raise BadInput(f"stream.val_fraction={val_fraction} of a mega-batch of {size} examples leaves no {name} "
-                     f"example; {change} it, or lower stream.num_megabatches.")
+  if size <= max(int(val_fraction * size + 1e-9), 1):
+    raise BadInput(f"stream.val_fraction={val_fraction} of a mega-batch of {size} examples leaves no training example; "
+                   "lower it, or lower stream.num_megabatches.")
   starts = np.cumsum([0, *[size + 1] * extra, *[size] * (num - extra)])
   return Megabatches(starts, val_fraction, order=keys.rng(seed, keys.STREAM).permutation(num_examples).astype(np.int32))
 

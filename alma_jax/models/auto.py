@@ -1,17 +1,22 @@
-"""Chooses a network by the shape of the examples."""
+"""A network for examples of any shape."""
 import dataclasses
 from typing import Any, ClassVar
+
+import flax.linen as nn
 
 from alma_jax.config.registry import IMAGES, TASKS, register
 from alma_jax.models import compact, mlp
 from alma_jax.models.network import ImageModel, ImageNetwork
 from alma_jax.types import Shape
 
+LEAST = 14  # pixels a side of an image for `compact`; on fewer it does not pay
+GAIN = 0.1  # so that the perceptron learns at the learning rate of `compact`, whose batch norm makes large steps safe
+
 
 @register
 @dataclasses.dataclass(frozen=True)
 class Model(ImageModel):
-  """`compact` for images of 8x8 pixels or more, `mlp` for other examples."""
+  """`compact` for images of 14x14 pixels or more, a perceptron with two hidden layers for other examples."""
   name: str = "auto"
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
@@ -20,8 +25,9 @@ class Model(ImageModel):
   def build(self, num_outputs: int, example_shape: Shape, dtype: Any, axis: str | None, **changes: Any
             ) -> ImageNetwork:
     """Of the network that it chooses; see models.build."""
-    least = compact.Model.least_pixels
-    is_image = len(example_shape) == 3 and min(example_shape[:2]) >= least
-    kind: type[ImageModel] = compact.Model if is_image else mlp.Model
-    chosen = kind(width=self.width, num_experts=self.num_experts)
-    return chosen.build(num_outputs, example_shape, dtype, axis, **changes)
+    if len(example_shape) == 3 and min(example_shape[:2]) >= LEAST:
+      return compact.Model(width=self.width).build(num_outputs, example_shape, dtype, axis, **changes)
+    return super().build(num_outputs, example_shape, dtype, axis, **changes)
+
+  def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
+    return mlp.MLP((self.width,) * 2, num_classes, dtype, gain=GAIN)

@@ -20,7 +20,7 @@ from alma_jax.learners.contract import Context
 from alma_jax.models import cost
 from alma_jax.protocols.contract import Facts, Sizes
 
-RATIO = 3.0  # measured: docs/anytime.md
+RATIO = 4.0  # measured: docs/anytime.md
 UNLIMITED = 100  # mega-batches in which a stream without a limit keeps to the budget
 MOST = 1.05  # of the budget, which a run may spend because a width, steps and a batch size are whole numbers
 
