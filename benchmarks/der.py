@@ -1,0 +1,201 @@
+"""Trains DER++ (Buzzega et al., 2020) on a stream, with the network and the optimiser of a config.
+
+    python benchmarks/der.py --config=configs/cifar.py:anytime --config.stream.num_megabatches=20 \\
+        --config.train.budget=2.9e9 --config.seed=0 --out=der.csv
+
+Stream, normalisation, test set, network, optimiser, augmentation and label smoothing are those of the config. Fields of
+the config that are 0 are what its budget decides for a learner that trains after every mega-batch. DER++ trains after
+every mega-batch, for as many steps as `train.budget` multiply-adds a mega-batch pay for. A step has train.batch_size
+new examples, and from the second step on as many examples twice from a reservoir:
+
+    cross-entropy(new) + alpha * mean((logits - stored logits)²) over one draw + beta * cross-entropy(another draw)
+
+As in the authors' code, every example that a step trains on may enter the reservoir, with its logits in that step; they
+cost no further forward pass. `--reservoir=0` has as many places as the stream has training examples. Every forward
+pass counts: that of a step has three times train.batch_size examples. Prints a row, and appends it to --out.
+"""
+import csv
+import dataclasses
+import functools
+import pathlib
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from alma_jax import commands, keys, models
+from alma_jax import main as command
+from alma_jax.config.stream import ALWAYS
+from alma_jax.errors import BadInput
+from alma_jax.models import cost
+from alma_jax.parallel import runtime
+from alma_jax.protocols.contract import State
+from alma_jax.runs import settings
+from alma_jax.training import optimizers
+from alma_jax.types import Variables
+
+PURPOSE = 201  # of random numbers on the host
+
+
+class Reservoir:
+  """A uniform sample of the examples that were added (Vitter, 1985); their logits are on the device.
+
+  Attributes:
+    examples: int32 [places], the example in each place.
+    added: number of examples that were added so far.
+  """
+
+  def __init__(self, places: int, rng: np.random.Generator):
+    self.examples, self.added, self._rng = np.zeros(places, np.int32), 0, rng
+
+  def add(self, examples: np.ndarray) -> np.ndarray:
+    """The place of each of these examples, int [B]; those that do not stay have the place behind the last one."""
+    places, number = len(self.examples), self.added + np.arange(len(examples))
+    at = np.where(number < places, number, np.minimum(self._rng.integers(number + 1), places))
+    _, last = np.unique(at[::-1], return_index=True)  # a later example of the batch replaces an earlier one
+    stays = np.isin(np.arange(len(at)), len(at) - 1 - last) & (at < places)
+    self.examples[at[stays]] = examples[stays]
+    self.added += len(examples)
+    return np.where(stays, at, places)
+
+  def draw(self, num: int) -> np.ndarray:
+    """Places of `num` examples, with replacement; none while the reservoir is empty."""
+    held = min(self.added, len(self.examples))
+    return self._rng.integers(held, size=num) if held else np.zeros(0, int)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+  """Static facts of a training step: ImageNetwork, Classification, the section `train`, and the two factors."""
+  network: Any
+  problem: Any
+  train: Any
+  alpha: float
+  beta: float
+
+
+class Trained(NamedTuple):
+  """Variables of the network, the optimiser's state, and the logits [places, K] of the reservoir."""
+  variables: Variables
+  opt: Any
+  logits_RK: jax.Array
+
+
+class Batch(NamedTuple):
+  """Examples of a step: [B] new ones, their places in the reservoir, and the places [2B] and examples [2B] of old ones.
+
+  `factor` multiplies the update.
+  """
+  new: np.ndarray
+  places: np.ndarray
+  drawn: np.ndarray
+  old: np.ndarray
+  factor: np.float32
+
+
+def batches(new: np.ndarray, steps: int, train: Any, reservoir: Reservoir, rng: np.random.Generator) -> Iterator[Batch]:
+  """The batches of a mega-batch whose training examples are `new`: one permutation of them after the other."""
+  size = train.batch_size
+  order = np.concatenate([rng.permutation(new) for _ in range(-(-steps * size // len(new)))])
+  for i, factor in enumerate(train.factors(0, range(steps), steps) or np.ones(steps)):
+    drawn, now = reservoir.draw(2 * size), order[i * size:(i + 1) * size]
+    old = reservoir.examples[drawn]
+    yield Batch(now, reservoir.add(now), drawn, old, np.float32(factor))
+
+
+@functools.partial(jax.jit, static_argnames="method", donate_argnames="trained")
+def step(method: Method, trained: Trained, batch: Batch, pool: Any, key: jax.Array) -> Trained:
+  """One training step. Batch norm sees new and old examples together."""
+  size, (params, stats) = len(batch.new), trained.variables
+  examples = method.problem.take(pool, jnp.concatenate([batch.new, batch.old]))
+  total = len(examples.y)
+  x = method.problem.train_inputs(pool, examples, key, 0, total)
+
+  def entropy(logits_BK: jax.Array, part: slice) -> jax.Array:
+    labelled, mask = jax.tree.map(lambda leaf: leaf[part], examples), jnp.ones(size, bool)
+    return method.problem.objective(logits_BK[part], labelled, mask,
+                                    method.problem.sums(logits_BK[part], labelled, mask), jnp.float32(size))
+
+  def loss(params: Any) -> tuple[jax.Array, Any]:
+    logits_BK, new_stats = method.network.apply(Variables(params, stats), x, None, train=True)
+    value = entropy(logits_BK, slice(size))
+    if total > size:
+      change = logits_BK[size:2 * size] - trained.logits_RK[batch.drawn[:size]]
+      value += method.alpha * (change**2).mean() + method.beta * entropy(logits_BK, slice(2 * size, None))
+    return value, (logits_BK[:size], new_stats)
+
+  grads, (logits_BK, stats) = jax.grad(loss, has_aux=True)(params)
+  updates, opt = optimizers.of(method.train).update(grads, trained.opt, params)
+  params = optax.apply_updates(params, jax.tree.map(lambda update: batch.factor * update, updates))
+  return Trained(Variables(params, stats), opt, trained.logits_RK.at[batch.places].set(logits_BK, mode="drop"))
+
+
+def run(setting: settings.Setting, alpha: float, beta: float, places: int) -> dict[str, float]:
+  """CER, final error and multiply-adds of DER++ on the stream of a setting.
+
+  Raises:
+    BadInput: the budget is below one step for every mega-batch.
+  """
+  config, learner, source = setting.config, setting.learner, setting.protocol.source
+  budget, megabatches, train = config.train.budget, source.megabatches, config.train
+  method = Method(models.build(config.model, setting.facts.problem.num_outputs, source.example_shape, config.precision,
+                               None), setting.facts.problem, train, alpha, beta)
+  macs, rng = cost.forward_macs(method.network, (1, *source.example_shape)), keys.rng(config.seed, PURPOSE)
+  if budget < 3 * train.batch_size * macs:
+    raise BadInput(f"train.budget={budget:g} multiply-adds a mega-batch pay for less than a step of DER++; raise it to "
+                   f"{3 * train.batch_size * macs:.2g}, or lower model.width or train.batch_size.")
+  state, every = learner.init(), megabatches.num
+  reservoir = Reservoir(places or int(megabatches.seen[-1, 0]), rng)
+  variables = jax.tree.map(lambda leaf: leaf[0], state.live)
+  logits_RK = jnp.zeros((len(reservoir.examples), method.problem.num_outputs))
+  pool, errors, spent = source.select(np.zeros(0, np.int32), learner.mesh)[0], [], 0
+  for t in range(1, every + 1):
+    steps = int((t * budget - spent) // (3 * train.batch_size * macs))
+    key = jax.random.wrap_key_data(keys.member_keys(config.seed, t, keys.AUGMENT, 1)[0])
+    trained = Trained(variables, optimizers.of(train).init(variables.params), logits_RK)
+    for i, batch in enumerate(batches(megabatches.part(t)[0], steps, train, reservoir, rng)):
+      trained = step(method, trained, batch, pool, jax.random.fold_in(key, i))
+      spent += macs * (len(batch.new) + len(batch.old))
+    variables, _, logits_RK = trained
+    state = state._replace(live=jax.tree.map(lambda leaf: leaf[None], variables))
+    errors.append(setting.protocol.test(learner, State(state, 0, {}), None)["error"])
+    print(f"mega-batch {t} of {every}: {steps} steps, test error {errors[-1]:.4f}", file=sys.stderr, flush=True)
+  return {"CER": sum(errors), "final_error": errors[-1], "cumulative_fwd_macs": spent}
+
+
+def main() -> None:
+  parser = commands.Parser("benchmarks/der.py", __doc__)
+  parser.add_argument("--alpha", type=float, default=0.1, help="factor of the squared difference of logits")
+  parser.add_argument("--beta", type=float, default=1.0, help="factor of the cross-entropy on old examples")
+  parser.add_argument("--reservoir", type=int, default=5000, help="places of the reservoir; 0: as many as examples")
+  parser.add_argument("--out", default="der.csv", help="CSV file that gets another row")
+  options, flags = parser.parse_known_args()
+  _, config = command._parse(flags)
+  if not getattr(config.train, "budget", 0):
+    raise BadInput("DER++ needs a budget; give --config.train.budget=MULTIPLY-ADDS.")
+  config = dataclasses.replace(config, stream=dataclasses.replace(config.stream, schedule=ALWAYS))
+  runtime.setup(config, alone=True)
+  began, setting = time.monotonic(), settings.prepare(config)
+  c = setting.config
+  row = {"data": c.dataset.name, "B": c.stream.num_megabatches, "seed": c.seed, "budget": c.train.budget,
+         "width": c.model.width, "alpha": options.alpha, "beta": options.beta, "reservoir": options.reservoir,
+         **run(setting, options.alpha, options.beta, options.reservoir)}
+  row |= {"wall_seconds": round(time.monotonic() - began, 1), "command": shlex.join(["python", *sys.argv])}
+  print(", ".join(f"{name} {value}" for name, value in row.items()))
+  out = pathlib.Path(options.out)
+  is_new = not out.exists()
+  with out.open("a", newline="") as file:
+    writer = csv.DictWriter(file, row)
+    if is_new:
+      writer.writeheader()
+    writer.writerow(row)
+
+
+if __name__ == "__main__":
+  sys.exit(commands.exit_code(main))
