@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from alma_jax import commands, keys, models
+from alma_jax import commands, keys, messages, models
 from alma_jax import main as command
 from alma_jax.config.stream import ALWAYS
 from alma_jax.errors import BadInput
@@ -72,7 +72,7 @@ class Reservoir:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """Static facts of a training step: ImageNetwork, Classification, the section `train`, and the two factors."""
+  """Static facts of a training step: a models.Network, a Classification, the section `train`, and two factors."""
   network: Any
   problem: Any
   train: Any
@@ -142,30 +142,31 @@ def run(setting: settings.Setting, alpha: float, beta: float, places: int) -> di
   Raises:
     BadInput: the budget is below one step for every mega-batch.
   """
-  config, learner, source = setting.config, setting.learner, setting.protocol.source
-  budget, megabatches, train = config.train.budget, source.megabatches, config.train
-  method = Method(models.build(config.model, setting.facts.problem.num_outputs, source.example_shape, config.precision,
-                               None), setting.facts.problem, train, alpha, beta)
-  macs, rng = cost.forward_macs(method.network, (1, *source.example_shape)), keys.rng(config.seed, PURPOSE)
-  if budget < 3 * train.batch_size * macs:
-    raise BadInput(f"train.budget={budget:g} multiply-adds a mega-batch pay for less than a step of DER++; raise it to "
-                   f"{3 * train.batch_size * macs:.2g}, or lower model.width or train.batch_size.")
-  state, every = learner.init(), megabatches.num
+  config, facts, learner, protocol = setting.config, setting.facts, setting.learner, setting.protocol
+  network = models.build(config.model, facts.problem.num_outputs, facts.example_shape, config.precision, None)
+  method = Method(network, facts.problem, config.train, alpha, beta)
+  macs = cost.forward_macs(network, (1, *facts.example_shape))
+  of_step = 3 * config.train.batch_size * macs
+  if config.train.budget < of_step:
+    raise BadInput(f"train.budget={config.train.budget:g} multiply-adds a mega-batch pay for less than a step of "
+                   f"DER++; raise it to {of_step:.2g}, or lower model.width or train.batch_size.")
+  megabatches, rng = protocol.source.megabatches, keys.rng(config.seed, PURPOSE)
+  pool, _ = protocol.source.select(np.zeros(0, np.int32), learner.mesh)
   reservoir = Reservoir(places or int(megabatches.seen[-1, 0]), rng)
-  variables = jax.tree.map(lambda leaf: leaf[0], state.live)
-  logits_RK = jnp.zeros((len(reservoir.examples), method.problem.num_outputs))
-  pool, errors, spent = source.select(np.zeros(0, np.int32), learner.mesh)[0], [], 0
-  for t in range(1, every + 1):
-    steps = int((t * budget - spent) // (3 * train.batch_size * macs))
+  logits_RK = jnp.zeros((len(reservoir.examples), facts.problem.num_outputs))
+  state, errors, spent = learner.init(), [], 0
+  for t in range(1, megabatches.num + 1):
+    steps = int((t * config.train.budget - spent) // of_step)
     key = jax.random.wrap_key_data(keys.member_keys(config.seed, t, keys.AUGMENT, 1)[0])
-    trained = Trained(variables, optimizers.of(train).init(variables.params), logits_RK)
-    for i, batch in enumerate(batches(megabatches.part(t)[0], steps, train, reservoir, rng)):
+    variables = jax.tree.map(lambda leaf: leaf[0], state.live)
+    trained = Trained(variables, optimizers.of(config.train).init(variables.params), logits_RK)
+    for i, batch in enumerate(batches(megabatches.part(t)[0], steps, config.train, reservoir, rng)):
       trained = step(method, trained, batch, pool, jax.random.fold_in(key, i))
       spent += macs * (len(batch.new) + len(batch.old))
-    variables, _, logits_RK = trained
-    state = state._replace(live=jax.tree.map(lambda leaf: leaf[None], variables))
-    errors.append(setting.protocol.test(learner, State(state, 0, {}), None)["error"])
-    print(f"mega-batch {t} of {every}: {steps} steps, test error {errors[-1]:.4f}", file=sys.stderr, flush=True)
+    logits_RK = trained.logits_RK
+    state = state._replace(live=jax.tree.map(lambda leaf: leaf[None], trained.variables))
+    errors.append(protocol.test(learner, State(state, 0, {}), None)["error"])
+    messages.say(f"mega-batch {t} of {megabatches.num}: {steps} steps, test error {errors[-1]:.4f}")
   return {"CER": sum(errors), "final_error": errors[-1], "cumulative_fwd_macs": spent}
 
 
