@@ -10,6 +10,8 @@ from alma_jax.config.stream import ALWAYS
 from alma_jax.models import cost
 from alma_jax.runs import settings
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_reservoir_is_a_uniform_sample():
   import der
