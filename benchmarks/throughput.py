@@ -3,10 +3,11 @@
     pip install torch
     python benchmarks/throughput.py --data_dir ~/tensorflow_datasets
 
-Prints for each case the median milliseconds of a training step of one network (for an ensemble: per member), and the
-ratio to PyTorch. PyTorch has its data in memory as normalised tensors, and uses one thread or all threads, whichever is
-faster, or the same GPU. The processes take turns, so that variations of the machine's speed affect all of them. Both
-sides have the same data, batches of 128, network and optimiser, and no augmentation.
+Prints for each case the median milliseconds of a training step of one network (for an ensemble: per member), the ratio
+to PyTorch, and for an ensemble the ratio to a network alone. PyTorch has its data in memory as normalised tensors, and
+uses one thread or all threads, whichever is faster, or the same GPU. The processes take turns, so that variations of
+the machine's speed affect all of them. Both sides have the same data, batches of 128, network and optimiser, and no
+augmentation.
 """
 import argparse
 import json
@@ -25,10 +26,13 @@ CASES = {  # data set, model, width, optimiser, steps a turn
     "vgg8": ("cifar10", "vgg", 8, "sgd", 8),
     "vgg": ("cifar10", "vgg", 16, "sgd", 8),
     "vgg64": ("cifar10", "vgg", 64, "sgd", 8),
+    "compact": ("cifar10", "compact", 16, "muon", 16),
 }
 # Multiply-adds of the forward pass of an example, by the width (docs/algorithms.md §7).
-MACS = {"mlp": lambda width: width**2 + 794 * width, "vgg": lambda width: 16848 * width**2 + 27658 * width}
+MACS = {"mlp": lambda width: width**2 + 794 * width, "vgg": lambda width: 16848 * width**2 + 27658 * width,
+        "compact": lambda width: 29952 * width**2 + 12328 * width}
 MEMBERS, BATCH = 5, 128
+RATES = {"adadelta": 1.0, "sgd": 0.01, "muon": 0.05}
 
 
 def main() -> None:
@@ -56,7 +60,7 @@ def main() -> None:
 
 
 def report(case: str, times: Times, peak: float) -> None:
-  """Prints medians, and the ratio of each turn to the same turn of the faster PyTorch worker.
+  """Prints medians, and the ratio of each turn to the same turn of the faster PyTorch worker; for `ens` to `sm`, too.
 
   With a peak in TFLOP/s it also prints the share that the training steps reach, at 6 operations per multiply-add of the
   forward pass.
@@ -70,6 +74,9 @@ def report(case: str, times: Times, peak: float) -> None:
     text = f"  {name:10s} {1e3 * median:8.3f} ms per step and member"
     if not name.startswith("torch"):
       text += f"   {statistics.median(ratios):5.2f} times {rival} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    if name == "jax,ens":
+      alone = statistics.median(t / r for r, t in zip(times["jax,sm"], times[name]))
+      text += f"   {alone:.2f} of the time of jax,sm"
     if peak:
       text += f"   {6 * MACS[model](width) * BATCH / median / peak / 1e12:7.3%} of the peak"
     print(text, flush=True)
@@ -126,8 +133,7 @@ def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
   config.update_from_flattened_dict({
       "dataset.name": data, "dataset.data_dir": data_dir, "stream.num_megabatches": 1, "stream.waiting_time": 1,
       "model.name": model, "model.width": width, "train.optimizer": optimizer, "train.batch_size": BATCH,
-      "train.learning_rate": 1.0 if optimizer == "adadelta" else 0.01,
-      "train.weight_decay": 0.0 if optimizer == "adadelta" else 1e-4})
+      "train.learning_rate": RATES[optimizer], "train.weight_decay": 1e-4 if optimizer == "sgd" else 0.0})
   if optimizer == "sgd":
     config.train.momentum = 0.9
   if learner == "ens":
@@ -154,6 +160,7 @@ def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
 def torch_steps(threads: int, case: str, data_dir: str) -> Callable[[], float]:
   """() -> seconds of a step, of PyTorch."""
   import torch
+  import torch_loop
   from torch import nn
 
   from alma_jax.data import datasets
@@ -168,6 +175,8 @@ def torch_steps(threads: int, case: str, data_dir: str) -> Callable[[], float]:
   if model == "mlp":
     x = x.flatten(1)
     net = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+  elif model == "compact":
+    net = torch_loop.make_network(width)
   else:
     layers, channels = [], 3
     for convs in (2, 2, 4, 4, 4):
@@ -178,9 +187,11 @@ def torch_steps(threads: int, case: str, data_dir: str) -> Callable[[], float]:
     net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, 10))
   net = net.to(device)
   if optimizer == "adadelta":
-    optim = torch.optim.Adadelta(net.parameters(), lr=1.0, rho=0.9, eps=1e-6)
+    optim = torch.optim.Adadelta(net.parameters(), lr=RATES[optimizer], rho=0.9, eps=1e-6)
+  elif optimizer == "muon":
+    optim = torch_loop.Muon(net)
   else:
-    optim = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    optim = torch.optim.SGD(net.parameters(), lr=RATES[optimizer], momentum=0.9, weight_decay=1e-4)
 
   def run() -> float:
     order = torch.randperm(len(x), device=device)

@@ -6,6 +6,7 @@ from runs import alma, blobs, small_config
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.runs import settings
+from alma_jax.sweeps import dry_run
 
 FREE = dict(model__width=0, train__steps=0, train__batch_size=0)
 
@@ -54,6 +55,11 @@ def test_a_folder_keeps_the_config_as_given_and_predicts_with_what_was_decided(t
   assert stored.config.train.budget == 1e6
   assert np.mean(stored.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
   alma_jax.run(config, tmp_path / "run", data=arrays)  # it is the same run, and complete
+
+
+def test_a_dry_run_predicts_what_the_budget_pays_for():
+  predicted, = dry_run.predict([configs.parse(configs.base("anytime"))])
+  assert predicted.macs == pytest.approx(20 * 1e7, rel=0.05)
 
 
 def test_too_small_a_budget_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.models import cost
 from alma_jax.parallel import environment, machine
-from alma_jax.runs import memory_check, settings
+from alma_jax.runs import budget, memory_check, settings
 from alma_jax.sweeps import states
 from alma_jax.sweeps.launch import LOCAL, Launcher, Plan
 
@@ -88,12 +88,12 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
     raise BadInput(f"the costs of dataset.name={section.name} depend on mega-batches that arrive while it runs; leave "
                    "--dry_run out.")
   predictions: list[Prediction | BadInput] = []
-  stages: dict[Any, Any] = {}  # their Sizes, and multiply-adds of an example, by the config of the network and stream
+  stages: dict[Any, Any] = {}  # their Sizes, and multiply-adds of an example, by what decides them
   fitting: set[Any] = set()  # configs of networks and their training that fit into memory
   with tfds_folder.trying_once():
     for c in configs:
       network = c.dataset, c.learner, c.model
-      run, training = (*network, c.stream), (*network, c.train, c.precision)
+      run, training = (*network, c.stream, c.train.budget and c.train), (*network, c.train, c.precision)
       try:
         if here and training not in fitting:
           with cost.predicting():
@@ -107,11 +107,13 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
             state = contract.untrained(setting.learner)
           state = state or setting.learner.init()
           with cost.predicting():
-            stages[run] = sizes, [setting.learner.planned_cost(state, s).fwd_macs for s in range(len(sizes.train))]
+            macs = [setting.learner.planned_cost(state, s).fwd_macs for s in range(len(sizes.train))]
+          stages[run] = setting.decided, sizes, macs
       except BadInput as error:
         predictions.append(error)
         continue
-      sizes, macs = stages[run]
+      decided, sizes, macs = stages[run]
+      c = budget.applied(c, decided)
       plans = c.train.plans(sizes)
       times = c.num_candidates * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
       predictions.append(Prediction(times * c.num_members * sum(plan.steps for plan in plans),
