@@ -51,23 +51,23 @@ class Picture(NamedTuple):
 
 PICTURES = [
     Picture("pareto", ("nevis_mini", "digits"), (), task_figures.pareto,
-            "{}: cumulative error E against cost C, and average accuracy A against memory M; mean ± standard deviation "
-            "over seeds. Rings and the line show the Pareto front."),
+            "{}: cumulative error E against cost C, and average accuracy A against memory M. Rings and the line show "
+            "the Pareto front."),
     Picture("memory", ("s_long", "s_minus", "digits"), (), task_figures.memory,
-            "{}: parameters (left) and modules (right) that are stored after each task; mean over seeds, with a band "
-            "from the lowest to the highest value."),
+            "{}: parameters (left) and modules (right) stored after each task; bands show the lowest and the highest "
+            "seed."),
     Picture("origins", ("nevis_mini", "digits"), ("select",), task_figures.origins,
-            "{}, `select`, the lowest seed: an arrow leads from an earlier task to the task whose network was started "
-            "from it. An open circle is a network from scratch; colours show the families of the tasks."),
+            "{}, `select`: an arrow leads to a task from the earlier task whose network it started from. An open "
+            "circle is a network from scratch; colours show the families of the tasks."),
     Picture("matrix", ("s_minus", "digits"), ("mntdp", "replay"), task_figures.matrix,
-            "{}: the accuracy matrix R in percent; row t, column i is the test accuracy on task i after task t, mean "
-            "over seeds."),
+            "{}: the accuracy matrix R in percent; row t, column i is the test accuracy on task i after task t."),
 ]
 _HEAD = """# Streams of tasks
 
-Does it pay to reuse earlier networks when tasks arrive one after the other? We ran the learners of [streams of
-tasks](../../task-streams.md) on CTrL-like streams, on `nevis_mini` and on the bundled digits. You cannot compare these
-numbers with published ones: SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-ins made from MNIST and CIFAR-10.
+Does it pay to reuse earlier networks when tasks arrive one after the other? It does where a task resembles an earlier
+one. We ran the learners of [streams of
+tasks](../../task-streams.md). You cannot compare these numbers with published ones: SVHN, Fashion-MNIST, DTD and
+CIFAR-100 are stand-ins made from MNIST and CIFAR-10.
 
     alma sweep --config=sweeps/tasks --workdir runs/tasks_mlp
     alma sweep --config=sweeps/tasks:vgg --workdir runs/tasks_vgg
@@ -76,31 +76,28 @@ numbers with published ones: SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-in
     python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
         runs/tasks_digits
 
-The last command writes this page. Without `--runs` it writes it again from `runs.csv` and `retrieval.csv`.
+The last command writes this page, without `--runs` from `runs.csv` and `retrieval.csv`.
 
 ## Claims
 
-T is the accuracy on the last task minus that of the `independent` run of the same seed, in points. Intervals are 95 %
-over seeds (Student's t, paired by seed). A claim **agrees** with the runs if p is below 0.05 and the mean supports it,
-and **disagrees** if p is below 0.05 and the mean is against it. Otherwise we **cannot tell**. p is corrected for all
-tests behind the claims about a network (Holm); in the last question, for the learners on that stream.
+T is the accuracy on the last task minus that of `independent` with the same seed, in points. Intervals are 95 % over
+seeds (Student's t). A claim **agrees** or **disagrees** if p is below 0.05. p is corrected for all tests about a
+network (Holm); in the last question, for the learners on that stream.
 
-Three kinds of claims have their own rule. "By more than one standard error" agrees if no mean is that far below, and
-disagrees only if one is with p below 0.05. Counts agree if they hold with every seed, and disagree if they hold with
-none. So do positions on a front and graphs, from three seeds on.
+"By more than one standard error" agrees if no mean is that far below, and disagrees only if one is with p below 0.05.
+Counts, positions on a front and graphs agree if they hold with every seed, and disagree if with none.
 
 """
 _TRANSFER = """## Transfer to the last task
 
-T in points, with its interval. Bold: p is below 0.05, corrected for the number of learners on the stream.
+T in points. Bold: p is below 0.05, corrected for the number of learners on the stream.
 
 """
 _STREAMS = """## Accuracy and cost
 
-Means over seeds, the best learner of a stream in bold: the average accuracy A ± standard deviation, and the cost C in
-floating-point operations of all trainings and searches
-([definitions](../../task-streams.md#what-a-run-folder-holds)). `streams.csv` adds the stored parameters M and modules,
-forgetting F, the cumulative error E, T, and all deviations; `runs.csv` has a line for each run.
+Means over seeds, the best learner of a stream in bold: the average accuracy A, and the cost C in floating-point
+operations ([definitions](../../task-streams.md#what-a-run-folder-holds)). `streams.csv` adds standard deviations,
+memory, forgetting and the cumulative error; `runs.csv` has a line for each run.
 """
 _RETURNING = """
 In the runs on `{}`, A and F count every visit of a task that returns as a task of its own: an earlier version made
@@ -154,8 +151,8 @@ def text(folder: pathlib.Path) -> str:
            _STREAMS + _returning(runs)]
   parts += [f"{network}:\n\n{overview(mine)}\n" for network, mine in streams(runs).groupby(NETWORK, sort=False)]
   shown = [_shown(picture, folder) for picture in PICTURES]
-  parts.append("## Figures\n\nThe command at the top of the page draws them from the run folders, which we did not "
-               "keep.\n\n" + "\n".join(filter(None, shown)))
+  parts.append("## Figures\n\nThe command at the top of the page draws them from the run folders.\n\n" +
+               "\n".join(filter(None, shown)))
   if (folder / SEARCHING).is_file():
     parts.append(retrieval.section(pd.read_csv(folder / SEARCHING)))
   return "\n".join(parts)
@@ -175,7 +172,7 @@ def overview(means: pd.DataFrame) -> str:
   """A row for each quantity and learner of a network, a column for each stream."""
   names, bold = [*dict.fromkeys(means[STUDY])], means["A"] == means.groupby(STUDY)["A"].transform("max")
   cells = means.assign(
-      A=[f"{a:.3f} ± {sd:.3f}".removesuffix(" ± nan") for a, sd in zip(means["A"], means["A sd"])],
+      A=[f"{a:.3f}" for a in means["A"]],
       C=[f"{cost:.3g}".replace("e+", "e") for cost in means["C"]]).set_index([LEARNER, STUDY])
   cells.loc[bold.to_numpy(), "A"] = "**" + cells["A"] + "**"
   lines = [f"| | learner | {' | '.join(names)} |", f"| --- | --- {'| ---: ' * len(names)}|"]

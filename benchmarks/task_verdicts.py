@@ -192,12 +192,11 @@ def pareto(runs: pd.DataFrame) -> Row:
   holds = [front and middle for front, middle in zip(on_front, between)]
   few = len(seeds) < evidence.FEWEST
   verdict = CANNOT_TELL if few or any(holds) != all(holds) else AGREES if all(holds) else DISAGREES
-  means = lambda found, form: ", ".join(
-      f"`{name}` {np.mean([found[name][seed] for seed in seeds]):{form}}" for name in points)
   number = "no seed has a run of each learner"
   if seeds:
+    errors = ", ".join(f"`{name}` {np.mean([its[seed] for seed in seeds]):.3f}" for name, its in points.items())
     number = (f"{interval(evidence.tested(lower[None])[0])}; on the front with {sum(on_front)}, C "
-              f"between with {sum(between)} of {len(seeds)} seeds; E: {means(points, '.3f')}; C: {means(costs, '.3g')}")
+              f"between with {sum(between)} of {len(seeds)} seeds; E: {errors}")
   return Row(text, NEVIS, verdict, number)
 
 
@@ -218,9 +217,8 @@ def chains(runs: pd.DataFrame) -> Row:
   verdict = CANNOT_TELL if few or holds.any() != holds.all() else AGREES if holds.all() else DISAGREES
   each = lambda column: ", ".join(f"{value:g}" for value in column)
   number = (f"by seed: longest chain {each(mine['max_depth'])}; tasks deeper than 1: {each(mine['deeper'])} of {num}; "
-            f"arrows that begin at three tasks: {each(mine['top_origins'])} of {each(arrows)}; mean depth "
-            f"{each(mine['mean_depth'].round(2))} (random origins: {task_runs.random_depth(num):.2f}); met: "
-            f"{', '.join(f'{name} {int(met.sum())}' for name, met in parts.items())} of {len(mine)}")
+            f"arrows from three tasks: {each(mine['top_origins'])} of {each(arrows)}; mean depth "
+            f"{mine['mean_depth'].mean():.2f} (random origins: {task_runs.random_depth(num):.2f})")
   return Row(text, NEVIS, verdict, number)
 
 
