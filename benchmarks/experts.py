@@ -37,16 +37,13 @@ class Claim(NamedTuple):
 
 _HEAD = """# Does a flat hard mixture help?
 
-MNIST, all of it at once, an MLP; `configs/sweeps/experts.py` says what the runs are.
+It helps a network that underfits, but no more than one wider network of the same cost. MNIST, all of it at once, an MLP:
 
     alma sweep --config=sweeps/experts
     python benchmarks/experts.py runs/experts --out docs/results/tasks/experts   # writes runs.csv and this page
 
-A number says by how much the first test error is above the second, so a positive one supports the claim: the mean of
-log ratios over the numbers of experts, with its 95 % interval over seeds (Student's t, paired by seed). p is corrected
-for the number of claims (Holm). A claim *agrees* if p is below 0.05 and no number of experts is significantly against
-it. It *disagrees* if p is below 0.05 and the mean is against it. With three seeds, only effects that hardly vary
-between seeds are significant.
+A number says by how much the first test error is above the second, so a positive one supports the claim; with its 95 %
+interval over seeds. [How the verdicts are made](../../README.md#how-the-verdicts-are-made).
 
 | claim | verdict | number |
 | --- | --- | --- |
@@ -95,15 +92,15 @@ def page(table: pd.DataFrame) -> str:
   for (claim, weighed), p in zip(found, statistics.holm([weighed.p for _, weighed in found])):
     interval = "no interval" if math.isinf(weighed.low) else f"{_percent(weighed.low)} to {_percent(weighed.high)}"
     lines.append(
-        f"| {claim.text}. Number: {claim.quantity} | **{evidence.verdict(weighed, p)}** | {_percent(weighed.mean)} "
+        f"| {claim.text}: {claim.quantity} | **{evidence.verdict(weighed, p)}** | {_percent(weighed.mean)} "
         f"({interval}); {evidence.basis(weighed, p)} |")
   kinds = table.groupby(["width", "learner", "networks"], sort=True)
   rows = [f"| {learner} | {width} | {networks} | {100 * runs['test_error'].mean():.2f} ± "
-          f"{100 * runs['test_error'].std():.2f} | {len(runs)} | {runs['num_params'].iloc[0]:,} | "
+          f"{100 * runs['test_error'].std():.2f} | {runs['num_params'].iloc[0]:,} | "
           f"{runs['predict_macs'].iloc[0]:,} | {runs['cumulative_fwd_macs'].mean():.3g} |"
           for (width, learner, networks), runs in kinds]
-  head = ("| learner | width | networks | test error in % | seeds | parameters | multiply-adds of a prediction | of "
-          "the training |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+  head = ("| learner | width | networks | test error in % | parameters | multiply-adds of a prediction | of the "
+          "training |\n| --- | --- | --- | --- | --- | --- | --- |")
   seeds = kinds.size()
   note = "" if seeds.min() == seeds.max() else (
       "\nThe study is not finished: some kinds of runs lack seeds, and claims about them have no verdict yet. Run the "
@@ -134,7 +131,7 @@ def claims(table: pd.DataFrame) -> list[Claim]:
             against(SMALL, "base")),
       Claim("It gains more there the more experts it has", "error of `hmoe`, against `hmoe` with more experts", more),
       Claim(f"It gains nothing where its base overfits (width {LARGE})",
-            "error of `hmoe`, against the base; it agrees only if `hmoe` is worse", against(LARGE, "base", -1)),
+            "error of `hmoe`, against the base; agrees only if `hmoe` is worse", against(LARGE, "base", -1)),
       Claim("It gains less there than where the base underfits", f"the gain at width {SMALL}, against that at {LARGE}",
             [Cell(small.name, {seed: small.effects[seed] - large.effects[seed]
                                for seed in small.effects.keys() & large.effects.keys()}) for small, large in gains]),

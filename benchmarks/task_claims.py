@@ -95,9 +95,9 @@ T in points. Bold: p is below 0.05, corrected for the number of learners on the 
 """
 _STREAMS = """## Accuracy and cost
 
-Means over seeds, the best learner of a stream in bold: the average accuracy A, and the cost C in floating-point
-operations ([definitions](../../task-streams.md#what-a-run-folder-holds)). `streams.csv` adds standard deviations,
-memory, forgetting and the cumulative error; `runs.csv` has a line for each run.
+[Average accuracy](../../task-streams.md#what-a-run-folder-holds), mean over seeds, the best learner of a stream in bold.
+The cost is that of all trainings and searches, as a multiple of `independent`, mean over the streams. `streams.csv` adds
+costs, standard deviations, memory, forgetting and the cumulative error; `runs.csv` has a line for each run.
 """
 _RETURNING = """
 In the runs on `{}`, A and F count every visit of a task that returns as a task of its own: an earlier version made
@@ -169,17 +169,15 @@ def streams(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def overview(means: pd.DataFrame) -> str:
-  """A row for each quantity and learner of a network, a column for each stream."""
-  names, bold = [*dict.fromkeys(means[STUDY])], means["A"] == means.groupby(STUDY)["A"].transform("max")
-  cells = means.assign(
-      A=[f"{a:.3f}" for a in means["A"]],
-      C=[f"{cost:.3g}".replace("e+", "e") for cost in means["C"]]).set_index([LEARNER, STUDY])
-  cells.loc[bold.to_numpy(), "A"] = "**" + cells["A"] + "**"
-  lines = [f"| | learner | {' | '.join(names)} |", f"| --- | --- {'| ---: ' * len(names)}|"]
-  for letter in ("A", "C"):
-    for i, learner in enumerate(drawing.in_order(set(means[LEARNER]))):
-      row = [cells.loc[(learner, name), letter] if (learner, name) in cells.index else "" for name in names]
-      lines.append(f"| {letter if not i else ''} | {learner} | {' | '.join(row)} |")
+  """The average accuracy of each learner of a network on each stream, and its cost as a multiple of the baseline's."""
+  names = [*dict.fromkeys(means[STUDY])]
+  accuracy, cost = (means.pivot(index=LEARNER, columns=STUDY, values=column) for column in ("A", "C"))
+  times = (cost / cost.loc[task_verdicts.BASELINE]).mean(axis=1)
+  lines = [f"| learner | {' | '.join(names)} | cost |", f"| --- {'| ---: ' * (len(names) + 1)}|"]
+  for learner in drawing.in_order(set(means[LEARNER])):
+    cells = [f"{'**' * is_best}{a:.3f}{'**' * is_best}" if a == a else "" for a, is_best in zip(
+        accuracy.loc[learner, names], accuracy.loc[learner, names] == accuracy[names].max())]
+    lines.append(f"| {learner} | {' | '.join(cells)} | {times[learner]:.2g} × |")
   return "\n".join(lines)
 
 
