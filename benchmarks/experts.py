@@ -37,7 +37,7 @@ class Claim(NamedTuple):
 
 _HEAD = """# Does a flat hard mixture help?
 
-It helps a network that underfits, but no more than one wider network of the same cost. MNIST, all of it at once, an MLP:
+It helps a network that underfits, but no more than one wider network of the same cost. All of MNIST at once, an MLP:
 
     alma sweep --config=sweeps/experts
     python benchmarks/experts.py runs/experts --out docs/results/tasks/experts   # writes runs.csv and this page

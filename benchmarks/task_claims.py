@@ -95,9 +95,9 @@ T in points. Bold: p is below 0.05, corrected for the number of learners on the 
 """
 _STREAMS = """## Accuracy and cost
 
-[Average accuracy](../../task-streams.md#what-a-run-folder-holds), mean over seeds, the best learner of a stream in bold.
-The cost is that of all trainings and searches, as a multiple of `independent`, mean over the streams. `streams.csv` adds
-costs, standard deviations, memory, forgetting and the cumulative error; `runs.csv` has a line for each run.
+[Average accuracy](../../task-streams.md#what-a-run-folder-holds) over seeds, the best learner of a stream in bold. The
+cost of all trainings and searches is a multiple of that of `independent`, mean over the streams. `streams.csv` adds
+standard deviations, memory, forgetting and the cumulative error; `runs.csv` has a line for each run.
 """
 _RETURNING = """
 In the runs on `{}`, A and F count every visit of a task that returns as a task of its own: an earlier version made
