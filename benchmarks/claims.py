@@ -13,6 +13,7 @@ To begin a study anew, delete its runs.csv and stream.csv.gz first.
 import functools
 import math
 import pathlib
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -47,10 +48,14 @@ The paper makes claims, and we ran the experiments again: {num} runs. The short 
 
 - **agrees**, **disagrees**: the mean is significantly for the claim or against it, and no comparison is significantly
   opposed.
-- **depends**: significant both ways; [the number](#the-numbers) says where.
+- **depends**: significant both ways; the page of the study says on what.
 - **in part**: only some comparisons of costs support the claim.
 - **cannot tell**: fewer than three seeds, or not significant.
 - An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
+
+A number says by how much the first of [two quantities](#what-we-compare) exceeds the second: the geometric mean over
+all comparisons. A positive percentage or a multiple above 1 supports the claim. `verdicts.csv` has the intervals over
+seeds, and p.
 
 Each study has a page. Its command runs the study, or continues it:
 
@@ -60,14 +65,16 @@ Beyond the paper: [the anytime learner](anytime/README.md), [streams of tasks](t
 mixtures](tasks/experts/README.md), [flat mixtures and paths](tasks/composition/README.md),
 [Branch-Train-Merge](tasks/branch_train_merge/README.md), and [speed and memory](../results.md).
 
-## The numbers
+## Further questions
 
-Each row has the number of a claim, the two quantities that we compare, and where the paper makes the claim ([arXiv
-2106.09563](https://arxiv.org/abs/2106.09563) of 2022; A and B are the abstracts of two earlier versions).
+The paper asks these without an answer, or its code chooses. We correct them apart from the claims.
 
-A number says by how much the first quantity exceeds the second: the geometric mean over all comparisons, with its 95 %
-interval over seeds. A positive percentage or a multiple above 1 supports the claim. Bold: the verdict is not *cannot
-tell*.
+{questions}
+
+## What we compare
+
+In brackets, where the paper says it ([arXiv 2106.09563](https://arxiv.org/abs/2106.09563) of 2022; A and B are the
+abstracts of two earlier versions).
 """
 # The findings in short: a sentence with the numbers of rows, and the verdicts on which it rests, {{(claim, study):
 # verdict}}. A sentence whose verdicts have changed is left out.
@@ -95,11 +102,6 @@ _SHORT = [
 # Columns of the matrix: data sets, and their studies; the first one that measured a claim fills the cell.
 _COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_authors",),
             "CIFAR-10": ("cifar", "cifar-full"), "small text": ("text",)}
-_QUESTIONS = """
-## Further questions
-
-The paper asks these without an answer, or its code chooses. We correct them apart from the claims.
-"""
 _METHOD = """
 ## How the verdicts are made
 
@@ -221,22 +223,16 @@ def page(results: pathlib.Path) -> str:
   cells: dict[tuple[int, str], list[tuple[str, str]]] = {}  # [(verdict, number)] of a claim in a column
   for (number, study, _), line in zip(rows, table.to_dict("records")):
     column = next(name for name, studies in _COLUMNS.items() if study in studies)
-    where = f"; {line['where']}" if evidence.DEPENDS in line["verdict"] else ""
-    cells.setdefault((number, column), []).append((line["verdict"], line["number"] + where))
+    first = re.match(r"[-+\d][^,(]*", line["number"])  # of several, without an interval
+    cells.setdefault((number, column), []).append((line["verdict"].strip("*"), first[0].strip() if first else ""))
   cells = {key: [each for each in its if "not measured" not in each[0]] or its for key, its in cells.items()}
-  head = f"\n| what we compare | {' | '.join(_COLUMNS)} |\n| --- |{' --- |' * len(_COLUMNS)}"
-  tables = {False: [head], True: [head]}  # whether it is that of the questions
-  for number, claim in enumerate(_ALL, 1):
-    is_question = number > len(CLAIMS)
-    text = f" **{claim.text}:**" * is_question  # the matrix has those of the claims
-    said = ["; ".join(_in_bold(*each) for each in cells.get((number, name), [])) for name in _COLUMNS]
-    tables[is_question].append(f"| {number}.{text} {claim.quantity} ({claim.source}) | {' | '.join(said)} |")
   labels = [f"- {_data(results, study)}: `alma sweep --config={STUDIES[study].sweep}`" for study in STUDIES
             if (results / study / RUNS).is_file()]
-  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(cells), num=_num_runs(results),
-                      studies="\n".join(labels))
-  return "\n".join([head.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True],
-                    _METHOD.format(near=NEAR, slack=SLACK).rstrip(), *_together(rows, adjusted)]) + "\n" + _COMMANDS
+  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(cells, range(len(CLAIMS))), num=_num_runs(results),
+                      questions=_matrix(cells, range(len(CLAIMS), len(_ALL))), studies="\n".join(labels))
+  compared = [f"{number}. {claim.quantity} ({claim.source})" for number, claim in enumerate(_ALL, 1)]
+  return "\n".join([head.rstrip(), "", *compared, _METHOD.format(near=NEAR, slack=SLACK).rstrip(),
+                    *_together(rows, adjusted)]) + "\n" + _COMMANDS
 
 
 def verdicts(results: pathlib.Path) -> pd.DataFrame:
@@ -271,23 +267,21 @@ def _wrapped(text: str) -> str:
   return "\n".join(textwrap.wrap(text, 117, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
 
 
-def _in_bold(verdict: str, number: str) -> str:
-  """A number, bold before its interval if there is a verdict; "" if nothing was measured."""
-  if evidence.CANNOT_TELL in verdict or "not measured" in verdict:
-    return number * ("not measured" not in verdict)
-  first, bracket, rest = number.partition(" (")
-  return f"**{first}**{bracket}{rest}"
+def _matrix(cells: Mapping[tuple[int, str], list[tuple[str, str]]], places: range) -> str:
+  """An HTML table of the verdicts and numbers, claims x data sets; the site colours the cells by their classes.
 
-
-def _matrix(cells: Mapping[tuple[int, str], list[tuple[str, str]]]) -> str:
-  """An HTML table of the verdicts, claims x data sets; the site colours the cells by their classes."""
-  head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+  Args:
+    cells: {(number, column): [(verdict, number)]}.
+    places: those of the claims in the list of all.
+  """
+  columns = [name for name in _COLUMNS if any((place + 1, name) in cells for place in places)]
+  head = "".join(f"<th>{name}</th>" for name in columns)
   lines = ['<div class="matrix">', "<table>", f"<tr><th>claim</th>{head}</tr>"]
-  for number, claim in enumerate(CLAIMS, 1):
-    said = [cells.get((number, name), [("", "")])[0][0].strip("*") for name in _COLUMNS]
-    lines.append(f"<tr><td>{number}. {claim.text}</td>" + "".join(
-        f'<td class="{each.replace(" ", "-")}">{each}</td>' if each not in ("", "not measured") else "<td></td>"
-        for each in said) + "</tr>")
+  for place in places:
+    said = [cells.get((place + 1, name), [("", "")])[0] for name in columns]
+    lines.append(f"<tr><td>{place + 1}. {_ALL[place].text}</td>" + "".join(
+        f'<td class="{verdict.replace(" ", "-")}">{verdict}<br>{number}</td>'
+        if verdict not in ("", "not measured") else "<td></td>" for verdict, number in said) + "</tr>")
   return "\n".join([*lines, "</table>", "</div>"])
 
 
