@@ -141,11 +141,15 @@ def draw(studies: Sequence[Study], folder: pathlib.Path) -> None:
 def text(folder: pathlib.Path) -> str:
   """The page."""
   runs = pd.read_csv(folder / RUNS)
-  lines, said = ["| claim | data | verdict | number |", "| --- | --- | --- | --- |"], ""
+  cells: dict[tuple[str, str], dict[str, str]] = {}  # {(claim, data): {network: verdict and number}}
   for row in task_verdicts.rows(runs):
-    verdict = f"**{row.verdict}**" if row.number else row.verdict
-    lines.append(f"| {row.text if row.text != said else ''} | {row.data} | {verdict} | {row.number} |")
-    said = row.text
+    data, _, network = row.data.rpartition(", ") if row.number else (row.data, "", "")
+    cells.setdefault((row.text, data), {}).update({network: f"**{row.verdict}**, {row.number}"} if row.number else {})
+  networks = list(dict.fromkeys(network for its in cells.values() for network in its))
+  lines = [f"| claim | {' | '.join(networks)} |", "| --- " * (len(networks) + 1) + "|"]
+  for (claim, data), its in cells.items():
+    found = [its.get(network, "" if its else task_verdicts.NOT_MEASURED) for network in networks]
+    lines.append(f"| {claim} ({data}) | {' | '.join(found)} |")
   of_networks = [f"{network}:\n\n{transfers(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
   parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + "\n".join(of_networks),
            _STREAMS + _returning(runs)]
