@@ -54,8 +54,7 @@ The paper makes claims, and we ran the experiments again: {num} runs. The short 
 - An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
 
 A number says by how much the first of [two quantities](#what-we-compare) exceeds the second: the geometric mean over
-all comparisons. A positive percentage or a multiple above 1 supports the claim. `verdicts.csv` has the intervals over
-seeds, and p.
+all comparisons. A positive percentage or a multiple above 1 supports the claim.
 
 Each study has a page. Its command runs the study, or continues it:
 
@@ -105,23 +104,20 @@ _COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_
 _METHOD = """
 ## How the verdicts are made
 
-- **Interval and p.** Each comparison gives a log ratio for each seed (in points: a difference). We average the
-  comparisons of a seed and test the averages (Student's t, two-sided). p is corrected for all claims, or all further
-  questions, on the same study (Holm). Significant means p below 0.05. The interval is not corrected, so it may lie
-  above 0 where we cannot tell.
-- **Groups.** We also test each learner, width and waiting time, and single comparisons, corrected for their number
-  (Holm). ▲ marks those significantly for the claim, ▼ those against it.
-- **The best of several kinds of runs** is chosen on another seed than the one it is compared on. The order of the seeds
-  that says least counts.
+- **p.** Each comparison gives a log ratio for each seed (in points: a difference). We average the comparisons of a seed
+  and test the averages (Student's t, two-sided), corrected for all claims, or all further questions, on the same study
+  (Holm). Significant means p below 0.05. The intervals in `verdicts.csv` are not corrected.
+- **Groups.** We also test each learner, width and waiting time, and single comparisons, corrected for their number. In
+  `verdicts.csv`, ▲ marks those significantly for the claim, ▼ those against it.
+- **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
 - **Wrong verdicts.** Of 100 studies with the runs of MNIST and made-up scores without effects, 1 had a verdict other
   than "cannot tell" (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`).
 - **Costs** are counted, not tested. The interval is the range over comparisons and seeds.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
   have a kind that costs {near} to {slack} times as much.
-- **Waiting times** are equal on both sides, unless the quantity says "at any waiting time".
+- **Waiting times** are equal on both sides, unless the quantity says "any".
 - **What counts.** Runs with replay count for claims about replay and training from scratch only. Runs with two
-  trainings do not count where growth or replay is compared with none. An incomplete study is compared on the seeds that
-  at least half of its kinds of runs have.
+  trainings do not count where growth or replay is compared with none.
 - **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
   one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
 - **The language models** are not converged, and much smaller than the paper's.
@@ -131,8 +127,7 @@ _COMMANDS = """
 
 `python benchmarks/claims.py docs/results` writes this page and two tables from the runs in `STUDY/runs.csv`:
 
-- `verdicts.csv`: for each claim and study, p, the comparisons and groups that support it, and the command that makes
-  missing runs.
+- `verdicts.csv`: each claim and study, with its interval, p, groups, and the command that makes missing runs.
 - `comparisons.csv`: each comparison, as a ratio (1.1 for +10 %) or in points.
 
 To add a seed, run `alma sweep --config=sweeps/STUDY --seeds=3`, and then:
