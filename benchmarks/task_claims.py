@@ -9,6 +9,7 @@ network, runs.csv there is written anew, a line for each finished run, with the 
 again from runs.csv. streams.csv beside it has the means of each learner on each stream, and benchmarks/retrieval.py
 writes retrieval.csv.
 """
+import math
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -88,16 +89,12 @@ network (Holm); in the last question, for the learners on that stream.
 Counts, positions on a front and graphs agree if they hold with every seed, and disagree if with none.
 
 """
-_TRANSFER = """## Transfer to the last task
+_STREAMS = """## Accuracy, transfer and cost
 
-T in points. Bold: p is below 0.05, corrected for the number of learners on the stream.
-
-"""
-_STREAMS = """## Accuracy and cost
-
-[Average accuracy](../../task-streams.md#what-a-run-folder-holds) over seeds, the best learner of a stream in bold. The
-cost of all trainings and searches is a multiple of that of `independent`, mean over the streams. `streams.csv` adds
-standard deviations, memory, forgetting and the cumulative error; `runs.csv` has a line for each run.
+[Average accuracy](../../task-streams.md#what-a-run-folder-holds) over seeds, in brackets T in points. Bold: the best
+learner of a stream, and a T with p below 0.05, corrected for the learners on the stream. The cost of all trainings and
+searches is a multiple of that of `independent`, mean over the streams. `streams.csv` has standard deviations, memory,
+forgetting and the cumulative error; `runs.csv` has a line for each run.
 """
 _RETURNING = """
 In the runs on `{}`, A and F count every visit of a task that returns as a task of its own: an earlier version made
@@ -150,10 +147,8 @@ def text(folder: pathlib.Path) -> str:
   for (claim, data), its in cells.items():
     found = [its.get(network, "" if its else task_verdicts.NOT_MEASURED) for network in networks]
     lines.append(f"| {claim} ({data}) | {' | '.join(found)} |")
-  of_networks = [f"{network}:\n\n{transfers(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
-  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + "\n".join(of_networks),
-           _STREAMS + _returning(runs)]
-  parts += [f"{network}:\n\n{overview(mine)}\n" for network, mine in streams(runs).groupby(NETWORK, sort=False)]
+  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _STREAMS + _returning(runs)]
+  parts += [f"{network}:\n\n{overview(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
   shown = [_shown(picture, folder) for picture in PICTURES]
   parts.append("## Figures\n\nThe command at the top of the page draws them from the run folders.\n\n" +
                "\n".join(filter(None, shown)))
@@ -172,29 +167,24 @@ def streams(runs: pd.DataFrame) -> pd.DataFrame:
   return pd.concat([mine.sort_values("A", ascending=False) for _, mine in each], ignore_index=True)
 
 
-def overview(means: pd.DataFrame) -> str:
-  """The average accuracy of each learner of a network on each stream, and its cost as a multiple of the baseline's."""
-  names = [*dict.fromkeys(means[STUDY])]
-  accuracy, cost = (means.pivot(index=LEARNER, columns=STUDY, values=column) for column in ("A", "C"))
+def overview(runs: pd.DataFrame) -> str:
+  """The average accuracy and T of each learner of a network on each stream, and its cost in that of the baseline."""
+  names = [*dict.fromkeys(runs[STUDY])]
+  groups = runs.groupby([LEARNER, STUDY])[["average_accuracy", "cumulative_train_flops"]].mean()
+  accuracy, cost = (groups[column].unstack() for column in groups)
   times = (cost / cost.loc[task_verdicts.BASELINE]).mean(axis=1)
+  tested = {name: task_verdicts.tests(runs, name.partition(",")[0]) for name in names}
   lines = [f"| learner | {' | '.join(names)} | cost |", f"| --- {'| ---: ' * (len(names) + 1)}|"]
-  for learner in drawing.in_order(set(means[LEARNER])):
-    cells = [f"{'**' * is_best}{a:.3f}{'**' * is_best}" if a == a else "" for a, is_best in zip(
-        accuracy.loc[learner, names], accuracy.loc[learner, names] == accuracy[names].max())]
+  for learner in drawing.in_order(set(runs[LEARNER])):
+    cells = ["" if math.isnan(a) else _bold(f"{a:.3f}", a == accuracy[name].max()) + "".join(
+        f" ({_bold(f'{100 * each.mean:+.1f}', each.p < 0.05)})" for each in [tested[name].get(learner)] if each)
+        for name, a in accuracy.loc[learner, names].items()]
     lines.append(f"| {learner} | {' | '.join(cells)} | {times[learner]:.2g} × |")
   return "\n".join(lines)
 
 
-def transfers(runs: pd.DataFrame) -> str:
-  """The table of T: a row for each learner, a column for each stream."""
-  tested = {name: task_verdicts.tests(runs, name.partition(",")[0]) for name in dict.fromkeys(runs[STUDY])}
-  cell = lambda each: f"{'**' * (each.p < 0.05)}{task_verdicts.interval(each)}{'**' * (each.p < 0.05)}"
-  heads = ["learner", *(name.partition(",")[0] for name in tested)]
-  lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-  for learner in drawing.in_order({name for found in tested.values() for name in found}):
-    cells = [cell(found[learner]) if learner in found else "" for found in tested.values()]
-    lines.append(f"| {learner} | {' | '.join(cells)} |")
-  return "\n".join(lines)
+def _bold(text: str, is_bold: bool) -> str:
+  return f"**{text}**" if is_bold else text
 
 
 def _unfinished(runs: pd.DataFrame) -> str:
