@@ -77,16 +77,16 @@ CIFAR-100 are stand-ins made from MNIST and CIFAR-10.
     python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
         runs/tasks_digits
 
-The last command writes this page, without `--runs` from `runs.csv` and `retrieval.csv`.
+The last command writes this page. Without `--runs`, it reads `runs.csv` instead of the run folders.
 
 ## Claims
 
 T is the accuracy on the last task minus that of `independent` with the same seed, in points. Intervals are 95 % over
-seeds (Student's t). A claim **agrees** or **disagrees** if p is below 0.05. p is corrected for all tests about a
-network (Holm); in the last question, for the learners on that stream.
+seeds (Student's t). A claim **agrees** or **disagrees** if the mean is for it or against it with p below 0.05,
+corrected for all tests about a network (Holm). The last question is corrected for the learners on its stream.
 
-"By more than one standard error" agrees if no mean is that far below, and disagrees only if one is with p below 0.05.
-Counts, positions on a front and graphs agree if they hold with every seed, and disagree if with none.
+"By more than one standard error" agrees if no mean is that far below. It disagrees if a mean is, with p below 0.05.
+Claims about counts, fronts and graphs agree if they hold with every seed, and disagree if they hold with none.
 
 """
 _STREAMS = """## Accuracy, transfer and cost

@@ -83,7 +83,7 @@ class DataSet(Section):
     """The test set of a run with this config, or of one of its tasks, counted from 1.
 
     Returns:
-      (data.examples.Examples, or documents as bytes; the fingerprint of the data that they were held out of, if any).
+      (data.examples.Examples, or documents as bytes; the fingerprint of their data, if they were held out).
 
     Raises:
       BadInput: there is no test set, or it cannot be read.
