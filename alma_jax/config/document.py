@@ -24,12 +24,13 @@ name or meaning contains "epochs".
 Some fields exist only with the names in the title above them: `stream.price` needs `stream.schedule=adaptive`. If you
 change such a name, its fields start from their defaults.
 
-You see each field with its default, in brackets the values that it takes. Some learners and the files under `configs/`
-change the defaults. A run's `config.json` holds the values of all its fields.
+You see each field with its default, in brackets the values that it takes (not that sizes and rates are positive). Some
+learners and the files under `configs/` change the defaults. A run's `config.json` holds the values of all its fields.
 
 `python -m alma_jax.config.document > docs/fields.md` writes this page.
 """
 _SHARED = 3  # how many names share a field that is listed once
+_NATURAL = ({"at_least": 0}, {"at_least": 1}, {"above": 0})  # bounds that surprise nobody
 # What stands on the page for the words of Declared.allowed.
 _SIGNS = {"at least ": "≥ ", "above ": "> ", "at most ": "≤ ", "below ": "< ", "one of ": ""}
 
@@ -128,9 +129,10 @@ def _entry(path: str, declared: Declared) -> str:
 
 
 def _row(path: str, declared: Declared) -> str:
-  """As in "- `train.epochs=100` (≥ 1): largest number of epochs"; values that the meaning explains are left out."""
+  """As in "- `train.decay=0.0` (between 0 and 1): ..."; values that go without saying are left out."""
   choices = [f"`{choice}`" for choice in declared.choices or () if not declared.bounds]
-  allowed = "" if choices and all(each in declared.meaning for each in choices) else declared.allowed("`")
+  explained = choices and all(each in declared.meaning for each in choices)
+  allowed = "" if explained or declared.bounds in _NATURAL else declared.allowed("`")
   for words, sign in _SIGNS.items():
     allowed = allowed.replace(words, sign)
   values = ", ".join(filter(None, ("several" * kind_name(declared.kind).startswith("tuple"), allowed)))
