@@ -24,8 +24,8 @@ name or meaning contains "epochs".
 Some fields exist only with the names in the title above them: `stream.price` needs `stream.schedule=adaptive`. If you
 change such a name, its fields start from their defaults.
 
-You see each field with its default, in brackets the values that it takes (not that sizes and rates are positive). Some
-learners and the files under `configs/` change the defaults. A run's `config.json` holds the values of all its fields.
+You see each field with its default, and in brackets its values where they are not obvious. Some learners and the files
+under `configs/` change the defaults. A run's `config.json` holds the values of all its fields.
 
 `python -m alma_jax.config.document > docs/fields.md` writes this page.
 """
