@@ -25,10 +25,8 @@ class Stream(stream.Stream):
 @dataclasses.dataclass(frozen=True)
 class Epochs(Section):
   """Training by epochs or steps, of images and of tasks."""
-  epochs: int = field(
-      100, "epochs of a training, at most", at_least=1)
-  steps: int = field(
-      0, "steps of a training, however many examples it has; 0: `train.epochs` decide", at_least=0)
+  epochs: int = field(100, "epochs of a training, at most", at_least=1)
+  steps: int = field(0, "steps of a training, however many examples it has; 0: `train.epochs` decide", at_least=0)
   eval_every: int = field(
       0, "with `train.steps`: steps between two validations; 0: a pass over the new examples. The last step always has "
       "one", at_least=0)
