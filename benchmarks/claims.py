@@ -112,7 +112,7 @@ _METHOD = """
 - **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
 - **Wrong verdicts.** Of 100 studies with the runs of MNIST and made-up scores without effects, 1 had a verdict other
   than "cannot tell" (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`).
-- **Costs** are counted, not tested. The interval is the range over comparisons and seeds.
+- **Costs** are counted, not tested.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
   have a kind that costs {near} to {slack} times as much.
 - **Waiting times** are equal on both sides, unless the quantity says "any".
@@ -120,7 +120,6 @@ _METHOD = """
   trainings do not count where growth or replay is compared with none.
 - **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
   one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
-- **The language models** are not converged, and much smaller than the paper's.
 """
 _COMMANDS = """
 ## The files
