@@ -13,6 +13,7 @@ To begin a study anew, delete its runs.csv and stream.csv.gz first.
 import functools
 import math
 import pathlib
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -45,31 +46,34 @@ The paper makes claims, and we ran the experiments again: {num} runs. The short 
 
 {matrix}
 
-- **agrees**, **disagrees**: the mean is significantly for the claim, or against it, and no comparison is significantly
+- **agrees**, **disagrees**: the mean is significantly for the claim or against it, and no comparison is significantly
   opposed.
-- **depends**: significant both ways; the number says where.
-- **in part**: the claim is about costs, which are counted, and only some of the comparisons support it.
-- **cannot tell**: fewer than three seeds, or not significant after the correction.
+- **depends**: significant both ways; the page of the study says on what.
+- **in part**: only some comparisons of costs support the claim.
+- **cannot tell**: fewer than three seeds, or not significant.
 - An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
 
-Each study has a page with its figures and tables. Its command runs the study, or continues it:
+A number says by how much the first of [two quantities](#what-we-compare) exceeds the second: the geometric mean over
+all comparisons. A positive percentage or a multiple above 1 supports the claim.
+
+Each study has a page. Its command runs the study, or continues it:
 
 {studies}
 
 Beyond the paper: [the anytime learner](anytime/README.md), [streams of tasks](tasks/README.md), [flat hard
 mixtures](tasks/experts/README.md), [flat mixtures and paths](tasks/composition/README.md),
-[Branch-Train-Merge](tasks/branch_train_merge/README.md), and [other measurements](../results.md) of speed and memory.
+[Branch-Train-Merge](tasks/branch_train_merge/README.md), and [speed and memory](../results.md).
 
-## The claims
+## Further questions
 
-Behind each claim you find where the paper makes it and which two quantities we compare. Figures, tables and appendices
-are numbered as in the current version of [arXiv 2106.09563](https://arxiv.org/abs/2106.09563) (2022). Its abstract only
-asks questions. Those of earlier versions answer them: A finds bigger models better, B tests about thirty baselines.
+The paper asks these without an answer, or its code chooses. We correct them apart from the claims.
 
-The number says by how much the first quantity is larger than the second: the geometric mean over all comparisons, with
-its 95 % interval over seeds. A positive percentage or a multiple above 1 supports the claim, unless the claim names the
-learners or the multiples. `verdicts.csv` has p and the shares of comparisons that support each claim;
-[how the verdicts are made](#how-the-verdicts-are-made) says what they mean.
+{questions}
+
+## What we compare
+
+In brackets, where the paper says it ([arXiv 2106.09563](https://arxiv.org/abs/2106.09563) of 2022; A and B are the
+abstracts of two earlier versions).
 """
 # The findings in short: a sentence with the numbers of rows, and the verdicts on which it rests, {{(claim, study):
 # verdict}}. A sentence whose verdicts have changed is left out.
@@ -77,74 +81,60 @@ _SHORT = [
     ("**Larger networks win.** Take the next smaller network, and the CER rises by {0} on MNIST and by {1} on "
      "CIFAR-10.", {(1, "mnist"): "agrees", (1, "cifar"): "agrees", (1, "mnist_authors"): "agrees"}),
     ("**Ensembles beat learners that grow,** at the same width and waiting time and up to five times the compute. "
-     "Learners that grow have a CER {0} higher on MNIST and {1} higher on CIFAR-10.",
+     "Growing learners have a CER {0} higher on MNIST and {1} higher on CIFAR-10.",
      {(3, "mnist"): "agrees", (3, "cifar"): "agrees", (3, "mnist_authors"): "agrees"}),
-    ("**Growing does not pay at equal memory,** where the best learner that grows has a CER {0} higher on MNIST. At "
-     "equal training compute, mixtures and networks that grow lose to the best fixed learner, too, by {1} on MNIST and "
-     "{2} on CIFAR-10. Growing *ensembles* may win: with the authors' early stopping they lead, and otherwise we "
-     "cannot tell. If we correct for all claims on the same data, neither this lead nor the loss at equal "
-     "memory is significant. [More on growing](growth.md).",
+    ("**Growing does not pay at equal memory:** the best growing learner has a CER {0} higher on MNIST. At equal "
+     "training compute, growing mixtures and networks also lose to the best fixed learner, by {1} on MNIST and {2} on "
+     "CIFAR-10. Growing *ensembles* may win: they lead with the authors' early stopping, and otherwise we cannot tell. "
+     "Corrected for all studies of MNIST together, neither this lead nor the loss at equal memory is significant. "
+     "[More on growing](growth.md).",
      {(7, "mnist"): "agrees", (28, "mnist"): "agrees", (28, "cifar"): "agrees", (6, "mnist"): "cannot tell",
       (6, "mnist_authors"): "disagrees"}),
-    ("**The shortest waiting time ends worst.** If you train on every mega-batch at once, the final error is {0} "
-     "higher on MNIST and {1} higher on CIFAR-10.", {(18, "mnist"): "agrees", (18, "cifar"): "agrees"}),
+    ("**The shortest waiting time ends worst.** If you train on every mega-batch, the final error is {0} higher on "
+     "MNIST and {1} higher on CIFAR-10.", {(18, "mnist"): "agrees", (18, "cifar"): "agrees"}),
     ("**Replay helps, but you pay for it.** Without it the CER is {0} higher on MNIST and {1} higher on CIFAR-10. At "
      "equal compute the CER *with* it is {2} higher on MNIST.",
      {(21, "mnist_replay"): "agrees", (21, "cifar"): "agrees", (24, "mnist_replay"): "agrees"}),
-    ("**Having all data at once is better** than getting it piece by piece. In pieces, with as many training steps, "
-     "language models end with a perplexity {0} higher.", {(25, "text"): "agrees"}),
+    ("**Having all data at once is better.** Trained piece by piece, with as many steps, language models end with a "
+     "perplexity {0} higher.", {(25, "text"): "agrees"}),
 ]
 # Columns of the matrix: data sets, and their studies; the first one that measured a claim fills the cell.
 _COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_authors",),
             "CIFAR-10": ("cifar", "cifar-full"), "small text": ("text",)}
-_QUESTIONS = """
-## Further questions
-
-What the paper asks without an answer, or its code chooses. We correct these for their number apart from the claims.
-"""
 _METHOD = """
 ## How the verdicts are made
 
-- **Number.** Each comparison gives a log ratio for each seed (claims about points: a difference). The number is their
-  mean, as a percentage or a multiple.
-- **Interval and p.** The comparisons of a seed are not independent, so we average them first and test the averages
-  (Student's t, two-sided). p is corrected for the claims, or further questions, on the same study (Holm). Significant
-  means p below 0.05. The interval is not corrected, so it may lie above 0 where we cannot tell.
-- **Groups.** We also test the comparisons of each learner, width and waiting time, and single comparisons, corrected
-  for the number of groups of the claim (Holm). ▲ and ▼ mark the groups that are significantly for it and against it.
-- **The best of several kinds of runs** is chosen on another seed than the one that it is compared on. Otherwise luck
-  would make the lowest of several equal kinds look better. The order of the seeds that says least counts.
-- **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made-up scores without any effect, 1 had a
-  verdict other than "cannot tell" (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`); with
-  the runs of `mnist_replay` 2, with those of `cifar` none.
-- **Costs** are counted, not tested. The interval is the range over comparisons and seeds. A comparison supports the
-  claim if it does with every seed.
-- **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, provided that
-  both sides have a kind that costs {near} to {slack} times as much.
-- **Waiting times** are equal on both sides, unless the quantity says "at any waiting time".
-- **What counts.** Runs with replay count only for the claims about replay and about training from scratch, runs with
-  only two trainings not where growth or replay is compared with none. An incomplete study is compared on the seeds that
-  at least half of its kinds of runs have. Claims about all learners on MNIST use both studies with equal epochs.
+- **p.** Each comparison gives a log ratio for each seed (in points: a difference). We average the comparisons of a seed
+  and test the averages (Student's t, two-sided), corrected for all claims, or all further questions, on the same study
+  (Holm). Significant means p below 0.05. The intervals in `verdicts.csv` are not corrected.
+- **Groups.** We also test each learner, width and waiting time, and single comparisons, corrected for their number. In
+  `verdicts.csv`, ▲ marks those significantly for the claim, ▼ those against it.
+- **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
+- **Wrong verdicts.** Of 100 studies with the runs of MNIST and made-up scores without effects, 1 had a verdict other
+  than "cannot tell" (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`).
+- **Costs** are counted, not tested.
+- **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
+  have a kind that costs {near} to {slack} times as much.
+- **Waiting times** are equal on both sides, unless the quantity says "any".
+- **What counts.** Runs with replay count for claims about replay and training from scratch only. Runs with two
+  trainings do not count where growth or replay is compared with none.
 - **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
   one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
-- **The language models** are not converged, and much smaller than the paper's.
 """
 _COMMANDS = """
 ## The files
 
-`python benchmarks/claims.py docs/results` writes this page from the runs in `STUDY/runs.csv`, and two tables beside it:
+`python benchmarks/claims.py docs/results` writes this page and two tables from the runs in `STUDY/runs.csv`:
 
-- `verdicts.csv` has a row for each claim and study: how many comparisons support it, the lowest, median and highest
-  one, p, the groups in which they support it, and the command that makes missing runs.
-- `comparisons.csv` has each comparison, as a ratio (1.1 for +10 %) or in points.
+- `verdicts.csv`: each claim and study, with its interval, p, groups, and the command that makes missing runs.
+- `comparisons.csv`: each comparison, as a ratio (1.1 for +10 %) or in points.
 
-To add a seed to a study, run `alma sweep --config=sweeps/STUDY --seeds=3`, and then:
+To add a seed, run `alma sweep --config=sweeps/STUDY --seeds=3`, and then:
 
     alma report runs/STUDY --out report
     python benchmarks/claims.py docs/results --keep report --study STUDY
 
-`STUDY/stream.csv.gz` has the rows of the report's `stream.csv` after which a learner was trained. `configs/NAME.py`
-says what a study costs. The text `part` is made from a folder `books`:
+`configs/NAME.py` says what a study costs. The text `part` is made from a folder `books`:
 
     python benchmarks/part.py --text=books --kilobytes=30 --out=part
 """
@@ -227,21 +217,16 @@ def page(results: pathlib.Path) -> str:
   cells: dict[tuple[int, str], list[tuple[str, str]]] = {}  # [(verdict, number)] of a claim in a column
   for (number, study, _), line in zip(rows, table.to_dict("records")):
     column = next(name for name, studies in _COLUMNS.items() if study in studies)
-    where = f"; {line['where']}" if evidence.DEPENDS in line["verdict"] else ""
-    cells.setdefault((number, column), []).append((line["verdict"], line["number"] + where))
+    first = re.match(r"[-+\d][^,(]*", line["number"])  # of several, without an interval
+    cells.setdefault((number, column), []).append((line["verdict"].strip("*"), first[0].strip() if first else ""))
   cells = {key: [each for each in its if "not measured" not in each[0]] or its for key, its in cells.items()}
-  head = f"\n| claim | {' | '.join(_COLUMNS)} |\n| --- |{' --- |' * len(_COLUMNS)}"
-  tables = {False: [head], True: [head]}  # whether it is that of the questions
-  for number, claim in enumerate(_ALL, 1):
-    said = ["; ".join(map(" ".join, cells.get((number, name), []))).replace("red* ", "red*: ") for name in _COLUMNS]
-    tables[number > len(CLAIMS)].append(
-        f"| **{number}. {claim.text}** ({claim.source}): {claim.quantity} | {' | '.join(said)} |")
   labels = [f"- {_data(results, study)}: `alma sweep --config={STUDIES[study].sweep}`" for study in STUDIES
             if (results / study / RUNS).is_file()]
-  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(cells), num=_num_runs(results),
-                      studies="\n".join(labels))
-  return "\n".join([head.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True],
-                    _METHOD.format(near=NEAR, slack=SLACK).rstrip(), *_together(rows, adjusted)]) + "\n" + _COMMANDS
+  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(cells, range(len(CLAIMS))), num=_num_runs(results),
+                      questions=_matrix(cells, range(len(CLAIMS), len(_ALL))), studies="\n".join(labels))
+  compared = [f"{number}. {claim.quantity} ({claim.source})" for number, claim in enumerate(_ALL, 1)]
+  return "\n".join([head.rstrip(), "", *compared, _METHOD.format(near=NEAR, slack=SLACK).rstrip(),
+                    *_together(rows, adjusted)]) + "\n" + _COMMANDS
 
 
 def verdicts(results: pathlib.Path) -> pd.DataFrame:
@@ -276,15 +261,21 @@ def _wrapped(text: str) -> str:
   return "\n".join(textwrap.wrap(text, 117, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
 
 
-def _matrix(cells: Mapping[tuple[int, str], list[tuple[str, str]]]) -> str:
-  """An HTML table of the verdicts, claims x data sets; the site colours the cells by their classes."""
-  head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+def _matrix(cells: Mapping[tuple[int, str], list[tuple[str, str]]], places: range) -> str:
+  """An HTML table of the verdicts and numbers, claims x data sets; the site colours the cells by their classes.
+
+  Args:
+    cells: {(number, column): [(verdict, number)]}.
+    places: those of the claims in the list of all.
+  """
+  columns = [name for name in _COLUMNS if any((place + 1, name) in cells for place in places)]
+  head = "".join(f"<th>{name}</th>" for name in columns)
   lines = ['<div class="matrix">', "<table>", f"<tr><th>claim</th>{head}</tr>"]
-  for number, claim in enumerate(CLAIMS, 1):
-    said = [cells.get((number, name), [("", "")])[0][0].strip("*") for name in _COLUMNS]
-    lines.append(f"<tr><td>{number}. {claim.text}</td>" + "".join(
-        f'<td class="{each.replace(" ", "-")}">{each}</td>' if each not in ("", "not measured") else "<td></td>"
-        for each in said) + "</tr>")
+  for place in places:
+    said = [cells.get((place + 1, name), [("", "")])[0] for name in columns]
+    lines.append(f"<tr><td>{place + 1}. {_ALL[place].text}</td>" + "".join(
+        f'<td class="{verdict.replace(" ", "-")}">{verdict}<br>{number}</td>'
+        if verdict not in ("", "not measured") else "<td></td>" for verdict, number in said) + "</tr>")
   return "\n".join([*lines, "</table>", "</div>"])
 
 
@@ -344,8 +335,7 @@ def _together(rows: list[Row], adjusted: list[float]) -> list[str]:
   changed = [f"claim {number} on {STUDIES[study].label} (p = {theirs:.2g})"
              for (number, study, found), mine, theirs in zip(rows, adjusted, strict)
              if verdict_of(found, mine) != verdict_of(found, theirs)]
-  text = ("- **Studies of the same data** share seeds, and some share runs, so they are not independent evidence. "
-          "We correct each by itself: adding a study changes no other verdict. ")
+  text = "- **Studies of the same data** share seeds, so they are not independent. We correct each by itself. "
   return textwrap.wrap(text + (
       f"If we corrected all claims on the same data together, these would no longer be significant: "
       f"{', '.join(changed)}." if changed else

@@ -185,10 +185,8 @@ def verdict(found: Evidence, adjusted: float) -> str:
 
 
 def basis(found: Evidence, adjusted: float) -> str:
-  """What a number rests on, e.g. "2 of 3 comparisons for it, 1 significantly, 1 significantly against; 5 seeds"."""
-  sides = [f"{num} significantly{side}" for num, side in ((found.supporting, ""), (found.opposing, " against")) if num]
-  said = (f"{', '.join([f'{found.positive} of {found.cells} comparisons for it', *sides])}; {found.seeds} "
-          f"seed{'s' if found.seeds > 1 else ''}")
+  """What a number rests on, e.g. "5 seeds; p = 0.03"."""
+  said = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
   return said if math.isnan(adjusted) else f"{said}; p = {adjusted:.2g}"
 
 

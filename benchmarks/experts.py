@@ -31,22 +31,18 @@ SMALL, LARGE, WIDER = 4, 64, {4: 8, 64: 120}  # widths: where the base underfits
 class Claim(NamedTuple):
   """A claim: {seed: log ratio} cells are positive where a run supports it."""
   text: str
-  quantity: str
   cells: list[Cell]
 
 
 _HEAD = """# Does a flat hard mixture help?
 
-MNIST, all of it at once, an MLP; `configs/sweeps/experts.py` says what the runs are.
+It helps a network that underfits, but no more than one wider network of the same cost. All of MNIST at once, an MLP:
 
     alma sweep --config=sweeps/experts
     python benchmarks/experts.py runs/experts --out docs/results/tasks/experts   # writes runs.csv and this page
 
-A number says by how much the first test error is above the second, so a positive one supports the claim: the mean of
-log ratios over the numbers of experts, with its 95 % interval over seeds (Student's t, paired by seed). p is corrected
-for the number of claims (Holm). A claim *agrees* if p is below 0.05 and no number of experts is significantly against
-it. It *disagrees* if p is below 0.05 and the mean is against it. With three seeds, only effects that hardly vary
-between seeds are significant.
+A number compares test errors over three seeds, with its 95 % interval: how much larger is that of the other network? A
+positive one supports the claim. [How the verdicts are made](../../README.md#how-the-verdicts-are-made).
 
 | claim | verdict | number |
 | --- | --- | --- |
@@ -95,15 +91,15 @@ def page(table: pd.DataFrame) -> str:
   for (claim, weighed), p in zip(found, statistics.holm([weighed.p for _, weighed in found])):
     interval = "no interval" if math.isinf(weighed.low) else f"{_percent(weighed.low)} to {_percent(weighed.high)}"
     lines.append(
-        f"| {claim.text}. Number: {claim.quantity} | **{evidence.verdict(weighed, p)}** | {_percent(weighed.mean)} "
-        f"({interval}); {evidence.basis(weighed, p)} |")
+        f"| {claim.text} | **{evidence.verdict(weighed, p)}** | {_percent(weighed.mean)} "
+        f"({interval}); p = {p:.2g} |")
   kinds = table.groupby(["width", "learner", "networks"], sort=True)
   rows = [f"| {learner} | {width} | {networks} | {100 * runs['test_error'].mean():.2f} ± "
-          f"{100 * runs['test_error'].std():.2f} | {len(runs)} | {runs['num_params'].iloc[0]:,} | "
+          f"{100 * runs['test_error'].std():.2f} | {runs['num_params'].iloc[0]:,} | "
           f"{runs['predict_macs'].iloc[0]:,} | {runs['cumulative_fwd_macs'].mean():.3g} |"
           for (width, learner, networks), runs in kinds]
-  head = ("| learner | width | networks | test error in % | seeds | parameters | multiply-adds of a prediction | of "
-          "the training |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+  head = ("| learner | width | networks | test error in % | parameters | multiply-adds of a prediction | of the "
+          "training |\n| --- | --- | --- | --- | --- | --- | --- |")
   seeds = kinds.size()
   note = "" if seeds.min() == seeds.max() else (
       "\nThe study is not finished: some kinds of runs lack seeds, and claims about them have no verdict yet. Run the "
@@ -130,18 +126,16 @@ def claims(table: pd.DataFrame) -> list[Claim]:
   more = [Cell(f"{few} to {many} experts", evidence.log_ratio(errors("hmoe", SMALL, few), errors("hmoe", SMALL, many)))
           for few, many in itertools.pairwise(counts)]
   return [
-      Claim(f"The mixture gains where its base underfits (width {SMALL})", "error of the base, against `hmoe`",
-            against(SMALL, "base")),
-      Claim("It gains more there the more experts it has", "error of `hmoe`, against `hmoe` with more experts", more),
-      Claim(f"It gains nothing where its base overfits (width {LARGE})",
-            "error of `hmoe`, against the base; it agrees only if `hmoe` is worse", against(LARGE, "base", -1)),
-      Claim("It gains less there than where the base underfits", f"the gain at width {SMALL}, against that at {LARGE}",
+      Claim(f"The mixture gains where its base underfits (width {SMALL})", against(SMALL, "base")),
+      Claim("It gains more there the more experts it has", more),
+      Claim(f"It is worse than its base where that overfits (width {LARGE})", against(LARGE, "base", -1)),
+      Claim("It gains less there than where the base underfits",
             [Cell(small.name, {seed: small.effects[seed] - large.effects[seed]
                                for seed in small.effects.keys() & large.effects.keys()}) for small, large in gains]),
-      *(Claim(f"At width {width} it is better than an ensemble of as many networks", "error of `ens`, against `hmoe`",
-              against(width, "ens")) for width in (SMALL, LARGE)),
+      *(Claim(f"At width {width} it is better than an ensemble of as many networks", against(width, "ens"))
+        for width in (SMALL, LARGE)),
       *(Claim(f"At width {width} it is better than one network of width {WIDER[width]}, which predicts at equal cost",
-              "error of the single network, against `hmoe`", against(width, "wider"))
+              against(width, "wider"))
         for width in (SMALL, LARGE)),
   ]
 

@@ -37,15 +37,12 @@ def get_tasks(seed):
 """
 _SECTION = """## The cost of searching
 
-A search for a task of 900 training and 400 validation images embeds these images once by each stored body, and judges
-the nearest neighbours among the features. A body that several tasks share is embedded once; `select` also judges a
-fresh network. The cost grows linearly with the number of bodies: straight lines fit the seconds of up to {} stored
-networks (least squares of relative errors). The seconds are those of two shared CPU cores, and vary; multiply-adds do
-not.
+A search embeds the images of a task (here 900 for training, 400 for validation) once by each stored body, so its cost
+grows linearly with the number of bodies. The lines fit the seconds of up to {} stored networks on two shared CPU cores.
 
 {}
 
-All networks of a kind share one program, which is compiled for the first search; {} for more networks{}.
+All networks of a kind share one program, compiled for the first search; {} for more networks{}.
 `python benchmarks/retrieval.py --out docs/results/tasks/retrieval.csv` measures all points.
 """
 
@@ -119,14 +116,14 @@ def stored(learner: Paths, num: int, sharing: int) -> LearnerState:
 
 def section(table: pd.DataFrame) -> str:
   """The section of the page about these rows."""
-  fits = ["| learner | network | seconds of a body | seconds besides | largest error | multiply-adds of a body |",
-          "| --- " * 6 + "|"]
+  fits = ["| learner | network | seconds of a body | largest error of the line | multiply-adds of a body |",
+          "| --- " * 5 + "|"]
   for (learner, network), mine in table.groupby(["learner", "network"], sort=False):
     bodies, seconds = mine["bodies"].to_numpy(float), mine["seconds"].to_numpy(float)
     slope, besides = fit(bodies, seconds)
     error = np.abs((slope * bodies + besides) / seconds - 1).max()
     macs = mine["macs"].iloc[0] / (mine["bodies"].iloc[0] + (learner == "select"))
-    fits.append(f"| {learner} | {network} | {slope:.3g} | {besides:.3g} | {error:.0%} | {macs:.3g} |")
+    fits.append(f"| {learner} | {network} | {slope:.3g} | {error:.0%} | {macs:.3g} |")
   more = table[table["stored"] > table.groupby(["learner", "network"])["stored"].transform("min")]["programs"]
   every = f" (programs compiled there: {int(more.sum())} in {len(more)} searches)" if more.any() else ""
   return _SECTION.format(table["stored"].max(), "\n".join(fits),

@@ -6,12 +6,11 @@
 The argument is the folder of a study of benchmarks/claims.py. The numbers are means ± sample standard deviations over
 seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
 
-Of images there is a table of mean CERs: a row for each learner of a width, a column for each waiting time, and the
-largest standard deviation of the row. Further fields are named where they tell kinds of the same learner, width and
-waiting time apart. If learners grow at several intervals at one waiting time, a second table has the costs of the runs
-at this waiting time without replay. The first table then leaves out the rows whose runs are all in the second. Of texts
-there are three tables of perplexities: those of learners that do not wait, after each mega-batch; those after the last
-mega-batch; and Table 1 of the report.
+Of images there is a table of the lowest mean CERs: a row for each learner, a column for each width. Further fields are
+named where they tell kinds of the same learner, width and waiting time apart. If learners grow at several intervals at
+one waiting time, a second table has the costs of the runs at this waiting time without replay. The first table then
+leaves out the cells whose runs are all in the second. Of texts there are three tables of perplexities: of learners that
+do not wait, after each mega-batch; after the last mega-batch; and Table 1 of the report.
 """
 import collections
 import math
@@ -66,7 +65,7 @@ def all_of(folder: pathlib.Path) -> list[str]:
   if runs is None:
     raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(STUDIES)}.")
   if runs.score == "cer":
-    return [*by_waiting_time(runs), *costs(runs)]
+    return [*by_width(runs), *costs(runs)]
   texts = study_figures.study_of(folder)
   return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts))]
 
@@ -105,29 +104,27 @@ def after_the_last(study: Study) -> str:
                            **{head: row.get(head, "") for head in heads}} for row in rows.values()])
 
 
-def by_waiting_time(runs: Runs) -> list[str]:
-  """The CERs of image learners by width and waiting time; rows whose runs are all in a table of `costs` are left out.
+def by_width(runs: Runs) -> list[str]:
+  """The lowest mean CER of image learners of each width, and its waiting time.
 
-  Empty if there are no other rows.
+  Cells whose runs are all in a table of `costs` are left out. Empty if there are no others.
   """
   kinds = [(kind, [*scores.values()]) for kind, scores in runs.kinds()]
   fields, in_costs = _telling([kind for kind, _ in kinds]), _waits_with_intervals(runs)
-  rows: dict[tuple[Any, ...], dict[Any, list[float]]] = collections.defaultdict(dict)
+  lowest: dict[tuple[Any, ...], dict[Any, tuple[float, str]]] = collections.defaultdict(dict)
   names, shown = {}, set()
   for kind, scores in kinds:
-    row = (kind[LEARNER], kind[WIDTH], *(kind[field] for field in fields[kind[LEARNER]]))
-    rows[row][kind[WAIT]] = scores
+    row = (kind[LEARNER], *(kind[field] for field in fields[kind[LEARNER]]))
+    cell = (statistics.mean(scores), f"{_number(scores)} (w = {plain(kind[WAIT])})")
+    lowest[row][kind[WIDTH]] = min(cell, lowest[row].get(kind[WIDTH], cell))
     names[row] = _named(kind, fields[kind[LEARNER]])
     if kind[REPLAY] or kind[WAIT] not in in_costs:
-      shown.add(row)
-  waits = sorted({wait for row in shown for wait in rows[row]})
-  places = {name: i for i, name in enumerate(drawing.in_order({row[0] for row in rows}))}
-  lines = [["", "width", *(f"w = {plain(wait)}" for wait in waits), "±"], ["---", *["---:"] * (2 + len(waits))]]
-  for row in sorted(shown, key=lambda row: (places[row[0]], row[2:], row[1])):
-    scores = [rows[row].get(wait, []) for wait in waits]
-    spread = max((statistics.stdev(each) for each in scores if len(each) > 1), default=math.nan)
-    lines.append([names[row], plain(row[1]), *(f"{statistics.mean(each):.1f}" if each else "" for each in scores),
-                  "" if math.isnan(spread) else f"{spread:.1f}"])
+      shown.add((row, kind[WIDTH]))
+  widths = sorted({width for _, width in shown})
+  places = {name: i for i, name in enumerate(drawing.in_order({row[0] for row in lowest}))}
+  lines = [["", *(f"width {plain(width)}" for width in widths)], ["---", *["---:"] * len(widths)]]
+  for row in sorted({row for row, _ in shown}, key=lambda row: (places[row[0]], row[1:])):
+    lines.append([names[row], *(lowest[row][width][1] if (row, width) in shown else "" for width in widths)])
   return [_rows(lines)] if shown else []
 
 

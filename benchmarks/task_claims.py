@@ -9,6 +9,7 @@ network, runs.csv there is written anew, a line for each finished run, with the 
 first figure are made again from runs.csv. streams.csv beside it has the means of each learner on each stream, and
 benchmarks/retrieval.py writes retrieval.csv.
 """
+import math
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -53,23 +54,23 @@ class Picture(NamedTuple):
 
 PICTURES = [
     Picture("pareto", ("nevis_mini", "digits"), (), task_figures.pareto,
-            "{}: cumulative error E against cost C, and average error 1 - A against memory M; mean ± standard "
-            "deviation over seeds. Rings and the line show the Pareto front."),
+            "{}: cumulative error E against cost C, and average error 1 - A against memory M. Rings and the line show "
+            "the Pareto front."),
     Picture("memory", ("s_long", "s_minus", "digits"), (), task_figures.memory,
-            "{}: parameters (top) and modules (bottom) that are stored after each task; mean over seeds, with a band "
-            "from the lowest to the highest value."),
+            "{}: parameters (top) and modules (bottom) stored after each task; bands show the lowest and the highest "
+            "seed."),
     Picture("origins", ("nevis_mini", "digits"), ("select",), task_figures.origins,
-            "{}, `select`, the lowest seed: an arrow leads from an earlier task to the task whose network was started "
-            "from it. An open circle is a network from scratch; colours show the families of the tasks."),
+            "{}, `select`: an arrow leads to a task from the earlier task whose network it started from. An open "
+            "circle is a network from scratch; colours show the families of the tasks."),
     Picture("matrix", ("s_minus", "digits"), ("mntdp", "replay"), task_figures.matrix,
-            "{}: the accuracy matrix R in percent; row t, column i is the test accuracy on task i after task t, mean "
-            "over seeds."),
+            "{}: the accuracy matrix R in percent; row t, column i is the test accuracy on task i after task t."),
 ]
 _HEAD = """# Streams of tasks
 
-Does it pay to reuse earlier networks when tasks arrive one after the other? We ran the learners of [streams of
-tasks](../../task-streams.md) on CTrL-like streams, on `nevis_mini` and on the bundled digits. You cannot compare these
-numbers with published ones: SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-ins made from MNIST and CIFAR-10.
+Does it pay to reuse earlier networks when tasks arrive one after the other? It does where a task resembles an earlier
+one. We ran the learners of [streams of
+tasks](../../task-streams.md). You cannot compare these numbers with published ones: SVHN, Fashion-MNIST, DTD and
+CIFAR-100 are stand-ins made from MNIST and CIFAR-10.
 
     alma sweep --config=sweeps/tasks --workdir runs/tasks_mlp
     alma sweep --config=sweeps/tasks:vgg --workdir runs/tasks_vgg
@@ -78,31 +79,24 @@ numbers with published ones: SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-in
     python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
         runs/tasks_digits
 
-The last command writes this page. Without `--runs` it writes it again from `runs.csv` and `retrieval.csv`.
+The last command writes this page. Without `--runs`, it reads `runs.csv` instead of the run folders.
 
 ## Claims
 
-T is the accuracy on the last task minus that of the `independent` run of the same seed, in points. Intervals are 95 %
-over seeds (Student's t, paired by seed). A claim **agrees** with the runs if p is below 0.05 and the mean supports it,
-and **disagrees** if p is below 0.05 and the mean is against it. Otherwise we **cannot tell**. p is corrected for all
-tests behind the claims about a network (Holm); in the last question, for the learners on that stream.
+T is the accuracy on the last task minus that of `independent` with the same seed, in points. Intervals are 95 % over
+seeds (Student's t). A claim **agrees** or **disagrees** if the mean is for it or against it with p below 0.05,
+corrected for all tests about a network (Holm). The last question is corrected for the learners on its stream.
 
-Three kinds of claims have their own rule. "By more than one standard error" agrees if no mean is that far below, and
-disagrees only if one is with p below 0.05. Counts agree if they hold with every seed, and disagree if they hold with
-none. So do positions on a front and graphs, from three seeds on.
+"By more than one standard error" agrees if no mean is that far below. It disagrees if a mean is, with p below 0.05.
+Claims about counts, fronts and graphs agree if they hold with every seed, and disagree if they hold with none.
 
 """
-_TRANSFER = """## Transfer to the last task
+_STREAMS = """## Accuracy, transfer and cost
 
-T in points, with its interval. Bold: p is below 0.05, corrected for the number of learners on the stream.
-
-"""
-_STREAMS = """## Accuracy and cost
-
-Means over seeds, the best learner of a stream in bold: the average accuracy A ± standard deviation, and the cost C in
-floating-point operations of all trainings and searches
-([definitions](../../task-streams.md#what-a-run-folder-holds)). `streams.csv` adds the stored parameters M and modules,
-forgetting F, the cumulative error E, T, and all deviations; `runs.csv` has a line for each run.
+[Average accuracy](../../task-streams.md#what-a-run-folder-holds) over seeds, in brackets T in points. Bold: the best
+learner of a stream, and a T with p below 0.05, corrected for the learners on the stream. The cost of all trainings and
+searches is a multiple of that of `independent`, mean over the streams. `streams.csv` has standard deviations, memory,
+forgetting and the cumulative error; `runs.csv` has a line for each run.
 """
 _RETURNING = """
 In the runs on `{}`, A and F count every visit of a task that returns as a task of its own: an earlier version made
@@ -149,18 +143,20 @@ def draw(pictures: Sequence[Picture], studies: Sequence[Study], folder: pathlib.
 def text(folder: pathlib.Path) -> str:
   """The page."""
   runs = pd.read_csv(folder / RUNS)
-  lines, said = ["| claim | data | verdict | number |", "| --- | --- | --- | --- |"], ""
+  cells: dict[tuple[str, str], dict[str, str]] = {}  # {(claim, data): {network: verdict and number}}
   for row in task_verdicts.rows(runs):
-    verdict = f"**{row.verdict}**" if row.number else row.verdict
-    lines.append(f"| {row.text if row.text != said else ''} | {row.data} | {verdict} | {row.number} |")
-    said = row.text
-  of_networks = [f"{network}:\n\n{transfers(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
-  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + "\n".join(of_networks),
-           _STREAMS + _returning(runs)]
-  parts += [f"{network}:\n\n{overview(mine)}\n" for network, mine in streams(runs).groupby(NETWORK, sort=False)]
+    data, _, network = row.data.rpartition(", ") if row.number else (row.data, "", "")
+    cells.setdefault((row.text, data), {}).update({network: f"**{row.verdict}**, {row.number}"} if row.number else {})
+  networks = list(dict.fromkeys(network for its in cells.values() for network in its))
+  lines = [f"| claim | {' | '.join(networks)} |", "| --- " * (len(networks) + 1) + "|"]
+  for (claim, data), its in cells.items():
+    found = [its.get(network, "" if its else task_verdicts.NOT_MEASURED) for network in networks]
+    lines.append(f"| {claim} ({data}) | {' | '.join(found)} |")
+  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _STREAMS + _returning(runs)]
+  parts += [f"{network}:\n\n{overview(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
   shown = [_shown(picture, folder) for picture in PICTURES]
-  parts.append("## Figures\n\nThe command at the top of the page draws the first one from `runs.csv`, the others from "
-               "the run folders. We did not\nkeep those, and traced the three figures from earlier pictures.\n\n"
+  parts.append("## Figures\n\nThe command at the top of the page draws the first from `runs.csv`, the others from the "
+               "run folders. Those were\nnot kept: the figures below the first are traced from earlier pictures.\n\n"
                + "\n".join(filter(None, shown)))
   if (folder / SEARCHING).is_file():
     parts.append(retrieval.section(pd.read_csv(folder / SEARCHING)))
@@ -177,31 +173,24 @@ def streams(runs: pd.DataFrame) -> pd.DataFrame:
   return pd.concat([mine.sort_values("A", ascending=False) for _, mine in each], ignore_index=True)
 
 
-def overview(means: pd.DataFrame) -> str:
-  """A row for each quantity and learner of a network, a column for each stream."""
-  names, bold = [*dict.fromkeys(means[STUDY])], means["A"] == means.groupby(STUDY)["A"].transform("max")
-  cells = means.assign(
-      A=[f"{a:.3f} ± {sd:.3f}".removesuffix(" ± nan") for a, sd in zip(means["A"], means["A sd"])],
-      C=[f"{cost:.3g}".replace("e+", "e") for cost in means["C"]]).set_index([LEARNER, STUDY])
-  cells.loc[bold.to_numpy(), "A"] = "**" + cells["A"] + "**"
-  lines = [f"| | learner | {' | '.join(names)} |", f"| --- | --- {'| ---: ' * len(names)}|"]
-  for letter in ("A", "C"):
-    for i, learner in enumerate(drawing.in_order(set(means[LEARNER]))):
-      row = [cells.loc[(learner, name), letter] if (learner, name) in cells.index else "" for name in names]
-      lines.append(f"| {letter if not i else ''} | {learner} | {' | '.join(row)} |")
+def overview(runs: pd.DataFrame) -> str:
+  """The average accuracy and T of each learner of a network on each stream, and its cost in that of the baseline."""
+  names = [*dict.fromkeys(runs[STUDY])]
+  groups = runs.groupby([LEARNER, STUDY])[["average_accuracy", "cumulative_train_flops"]].mean()
+  accuracy, cost = (groups[column].unstack() for column in groups)
+  times = (cost / cost.loc[task_verdicts.BASELINE]).mean(axis=1)
+  tested = {name: task_verdicts.tests(runs, name.partition(",")[0]) for name in names}
+  lines = [f"| learner | {' | '.join(names)} | cost |", f"| --- {'| ---: ' * (len(names) + 1)}|"]
+  for learner in drawing.in_order(set(runs[LEARNER])):
+    cells = ["" if math.isnan(a) else _bold(f"{a:.3f}", a == accuracy[name].max()) + "".join(
+        f" ({_bold(f'{100 * each.mean:+.1f}', each.p < 0.05)})" for each in [tested[name].get(learner)] if each)
+        for name, a in accuracy.loc[learner, names].items()]
+    lines.append(f"| {learner} | {' | '.join(cells)} | {times[learner]:.2g} × |")
   return "\n".join(lines)
 
 
-def transfers(runs: pd.DataFrame) -> str:
-  """The table of T: a row for each learner, a column for each stream."""
-  tested = {name: task_verdicts.tests(runs, name.partition(",")[0]) for name in dict.fromkeys(runs[STUDY])}
-  cell = lambda each: f"{'**' * (each.p < 0.05)}{task_verdicts.interval(each)}{'**' * (each.p < 0.05)}"
-  heads = ["learner", *(name.partition(",")[0] for name in tested)]
-  lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-  for learner in drawing.in_order({name for found in tested.values() for name in found}):
-    cells = [cell(found[learner]) if learner in found else "" for found in tested.values()]
-    lines.append(f"| {learner} | {' | '.join(cells)} |")
-  return "\n".join(lines)
+def _bold(text: str, is_bold: bool) -> str:
+  return f"**{text}**" if is_bold else text
 
 
 def _unfinished(runs: pd.DataFrame) -> str:

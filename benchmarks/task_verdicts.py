@@ -78,7 +78,7 @@ def of_stream(runs: pd.DataFrame, stream: str) -> pd.DataFrame:
 def transfers(runs: pd.DataFrame) -> list[Row]:
   """Whether each of LOOKING transfers to the last task of the streams REPEATED."""
   ps = corrected(runs)
-  return [Row(f"`{learner}` is better than `{BASELINE}` on the last task. Number: T", " and ".join(REPEATED),
+  return [Row(f"`{learner}` is better than `{BASELINE}` on the last task: T", " and ".join(REPEATED),
               *_said(transfer(runs, learner), ps[REPEATED[0], learner])) for learner in LOOKING]
 
 
@@ -90,7 +90,7 @@ def transfer(runs: pd.DataFrame, learner: str) -> Evidence | None:
 def above(runs: pd.DataFrame, stream: str) -> Row:
   """Which learners are above the baseline on the last task of a stream."""
   tested = tests(runs, stream)
-  what = f"Who is better than `{BASELINE}` on the last task? Number: T"
+  what = f"Who is better than `{BASELINE}` on the last task?"
   if not tested:
     return Row(what, stream, NOT_MEASURED, "")
   names = {side: [f"`{learner}`" for learner, each in tested.items()
@@ -123,7 +123,7 @@ def plasticity(runs: pd.DataFrame, learners: Sequence[str] = ()) -> Row:
   """
   stream = PLASTIC
   who = "No learner" if not learners else f"Neither {' nor '.join(f'`{learner}`' for learner in learners)}"
-  text = f"{who} is below `{BASELINE}` on the last task by more than one standard error. Number: T ± its error"
+  text = f"{who} is below `{BASELINE}` on the last task by more than one standard error: T ± its error"
   ps, said, worst = corrected(runs), [], AGREES
   for learner, transfer_of in measured(runs, stream).items():
     if learners and learner not in learners:
@@ -143,15 +143,15 @@ def plasticity(runs: pd.DataFrame, learners: Sequence[str] = ()) -> Row:
 
 def modules(runs: pd.DataFrame) -> Row:
   """Whether `mntdp` stores at most MODULES modules on each short stream."""
-  text = f"`mntdp` stores at most {MODULES} modules on each short stream. Number: its modules, of all in T networks"
+  text = f"`mntdp` stores at most {MODULES} modules on each short stream: the most of a run"
   said, most, possible = [], 0, 0
   for stream in SHORT:
     mine = of_stream(runs, stream)
     mine = mine[mine[LEARNER] == "mntdp"]
     if len(mine):
-      low, high = int(mine["num_modules"].min()), int(mine["num_modules"].max())
+      high = int(mine["num_modules"].max())
       all_of = int(mine["num_parts"].iloc[0] * mine["num_tasks"].iloc[0])
-      said.append(f"{stream} {low if low == high else f'{low} to {high}'} of {all_of}")
+      said.append(f"{stream} {high}")
       most, possible = max(most, high), max(possible, all_of)
   if not said:
     return Row(text, "short streams", NOT_MEASURED, "")
@@ -164,7 +164,7 @@ def modules(runs: pd.DataFrame) -> Row:
 def forgetting(runs: pd.DataFrame) -> Row:
   """Whether `mntdp` forgets nothing on short streams, of which no task returns."""
   found = [value for stream in SHORT for value in values(runs, stream, "mntdp", "forgetting").values()]
-  text = "`mntdp` forgets nothing: F = 0. Number: the largest change"
+  text = "`mntdp` forgets nothing: the largest change of an accuracy"
   return Row(text, "short streams", (DISAGREES if any(found) else AGREES) if found else NOT_MEASURED,
              f"{max(map(abs, found)):g} in {len(found)} runs" if found else "")
 
@@ -173,7 +173,7 @@ def forgetting(runs: pd.DataFrame) -> Row:
 
 def pareto(runs: pd.DataFrame) -> Row:
   """Whether `select` is on the Pareto front of (C, E), at a cost between the baseline's and that of `oracle`."""
-  text = (f"`select` is on the Pareto front of (C, E), at a cost between those of `{BASELINE}` and `oracle`. Number: "
+  text = (f"`select` is on the Pareto front of (C, E), at a cost between those of `{BASELINE}` and `oracle`: "
           f"how far its E is below `{BASELINE}`")
   mine = of_stream(runs, NEVIS)
   points = {name: values(runs, NEVIS, name, "cumulative_error") for name in sorted(set(mine[LEARNER]))}
@@ -192,12 +192,11 @@ def pareto(runs: pd.DataFrame) -> Row:
   holds = [front and middle for front, middle in zip(on_front, between)]
   few = len(seeds) < evidence.FEWEST
   verdict = CANNOT_TELL if few or any(holds) != all(holds) else AGREES if all(holds) else DISAGREES
-  means = lambda found, form: ", ".join(
-      f"`{name}` {np.mean([found[name][seed] for seed in seeds]):{form}}" for name in points)
   number = "no seed has a run of each learner"
   if seeds:
+    errors = ", ".join(f"`{name}` {np.mean([its[seed] for seed in seeds]):.3f}" for name, its in points.items())
     number = (f"{interval(evidence.tested(lower[None])[0])}; on the front with {sum(on_front)}, C "
-              f"between with {sum(between)} of {len(seeds)} seeds; E: {means(points, '.3f')}; C: {means(costs, '.3g')}")
+              f"between with {sum(between)} of {len(seeds)} seeds; E: {errors}")
   return Row(text, NEVIS, verdict, number)
 
 
@@ -218,9 +217,8 @@ def chains(runs: pd.DataFrame) -> Row:
   verdict = CANNOT_TELL if few or holds.any() != holds.all() else AGREES if holds.all() else DISAGREES
   each = lambda column: ", ".join(f"{value:g}" for value in column)
   number = (f"by seed: longest chain {each(mine['max_depth'])}; tasks deeper than 1: {each(mine['deeper'])} of {num}; "
-            f"arrows that begin at three tasks: {each(mine['top_origins'])} of {each(arrows)}; mean depth "
-            f"{each(mine['mean_depth'].round(2))} (random origins: {task_runs.random_depth(num):.2f}); met: "
-            f"{', '.join(f'{name} {int(met.sum())}' for name, met in parts.items())} of {len(mine)}")
+            f"arrows from three tasks: {each(mine['top_origins'])} of {each(arrows)}; mean depth "
+            f"{mine['mean_depth'].mean():.2f} (random origins: {task_runs.random_depth(num):.2f})")
   return Row(text, NEVIS, verdict, number)
 
 
@@ -234,10 +232,10 @@ def long(runs: pd.DataFrame) -> list[Row]:
   if len(mine):
     name = mine[STUDY].iloc[0]
   stored = (mine["num_modules"] / (mine["num_parts"] * mine["num_tasks"])).tolist()
-  return [Row(f"`mntdp` has at least the average accuracy of `{BASELINE}`. Number: the difference", name,
+  return [Row(f"`mntdp` has at least the average accuracy of `{BASELINE}`: the difference", name,
               *_said(gain(runs), corrected(runs)[LONG, "mntdp"])),
-          Row("`mntdp` needs under half the memory of `independent`. Number: its share", name, *_below(saved, 1/2)),
-          Row("It stores fewer modules than T networks have. Number: its share", name, *_below(stored, 1))]
+          Row("`mntdp` needs under half the memory of `independent`: its share", name, *_below(saved, 1/2)),
+          Row("It stores fewer modules than T networks have: its share", name, *_below(stored, 1))]
 
 
 def gain(runs: pd.DataFrame) -> Evidence | None:

@@ -1,5 +1,5 @@
-// On the page of the fields: a box that leaves only the rows that contain what you type.
-const fieldRows = document.querySelectorAll("article table tbody tr");
+// On the page of the fields: a box that leaves only the fields that contain what you type.
+const fieldRows = document.querySelectorAll("article h2 ~ ul > li");
 if (/\/fields\/(index\.html)?$/.test(location.pathname) && fieldRows.length) {
   const box = document.createElement("input");
   box.type = "search";
@@ -13,7 +13,7 @@ if (/\/fields\/(index\.html)?$/.test(location.pathname) && fieldRows.length) {
     for (const title of document.querySelectorAll("article h2")) {
       const section = [title];  // and all that follows, up to the next title
       for (let next = title.nextElementSibling; next && next.tagName !== "H2"; next = next.nextElementSibling) section.push(next);
-      const rows = section.flatMap(part => [...part.querySelectorAll("tbody tr")]);
+      const rows = section.flatMap(part => [...part.querySelectorAll(":scope > li")]);
       for (const part of section) part.hidden = rows.length > 0 && rows.every(row => row.hidden);
     }
   };

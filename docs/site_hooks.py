@@ -46,10 +46,13 @@ API = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-  """Adds the pages that are made here. Moves a README from the address that the page of its folder's name has."""
+  """Adds the pages that are made here. Moves a README from the address that the page of its folder's name has.
+
+  A list that follows a line gets the empty line that MkDocs wants.
+  """
   pages = {"command-line.md": command_line(), "api.md": api()}
   for page, source in COPIES.items():
-    pages[page] = (ROOT / source).read_text().replace("](docs/", "](")
+    pages[page] = (ROOT / source).read_text().replace("](docs/", "](").replace(":\n- ", ":\n\n- ")
   findings = files.get_file_from_path(FINDINGS)
   assert findings is not None
   findings.dest_uri = "findings/index.html"

@@ -148,7 +148,7 @@ def test_every_field_has_a_meaning_and_is_listed():
       for path, each in part.items():
         assert each.meaning, path
         assert f"--config.{path}={fields.text_of(each.default)}  (" in text
-        assert f"| `{path}={fields.text_of(each.default)}` |" in page
+        assert f"- `{path}={fields.text_of(each.default)}`" in page
   assert "train.momentum" in document.text("MOMENTUM")
   assert not document.text("no such field")
 

@@ -1,7 +1,7 @@
 """Lists all fields, from their declarations.
 
     alma fields [PATTERN]                                      # as text
-    python -m alma_jax.config.document > docs/fields.md        # as a page of tables
+    python -m alma_jax.config.document > docs/fields.md        # as a page
 """
 import shutil
 import textwrap
@@ -17,21 +17,22 @@ _WIDTH = 100  # at most
 _PAGE = """\
 # Fields of a config
 
-A config file sets fields, as in `c.train.epochs = 50`. The command line changes them, as in
-`--config.train.epochs=50`. For a tuple, give one number or several: `--config.train.learning_rate="(1e-3,4e-3)"`.
-`alma fields` prints this list, and `alma fields epochs` the fields whose name or meaning contains "epochs".
+A config file sets a field by `c.train.epochs = 50`, the command line by `--config.train.epochs=50`. Where several
+numbers are allowed, write `--config.train.learning_rate="(1e-3,4e-3)"`. `alma fields epochs` prints the fields whose
+name or meaning contains "epochs".
 
 Some fields exist only with the names in the title above them: `stream.price` needs `stream.schedule=adaptive`. If you
 change such a name, its fields start from their defaults.
 
-The tables show the defaults of `alma_jax.base_config`, `alma_jax.language_config` and `alma_jax.task_config`. Some
-learners and the files under `configs/` change them. A run's `config.json` holds the values of all its fields.
+You see each field with its default, and in brackets its values where they are not obvious. Some learners and the files
+under `configs/` change the defaults. A run's `config.json` holds the values of all its fields.
 
-`python -m alma_jax.config.document > docs/fields.md` writes this page from the declarations in `alma_jax`.
+`python -m alma_jax.config.document > docs/fields.md` writes this page.
 """
 _SHARED = 3  # how many names share a field that is listed once
-_SIGNS = {"at least ": "≥ ", "above ": "> ", "at most ": "≤ ", "below ": "< "}  # in the tables
-_TABLE = "| field and default | values | meaning |\n| --- | --- | --- |"
+_NATURAL = ({"at_least": 0}, {"at_least": 1}, {"above": 0})  # bounds that surprise nobody
+# What stands on the page for the words of Declared.allowed.
+_SIGNS = {"at least ": "≥ ", "above ": "> ", "at most ": "≤ ", "below ": "< ", "one of ": ""}
 
 Group = tuple[str, str]  # (title, e.g. "Images and text, `stream.schedule=power`"; sentences below the title)
 
@@ -107,8 +108,8 @@ def markdown() -> str:
   parts = [_PAGE]
   for (title, about), fields in groups().items():
     if fields:
-      table = "\n".join([_TABLE, *(_row(path, each) for path, each in fields)])
-      parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), table))) + "\n")
+      rows = "\n".join(_row(path, each) for path, each in fields)
+      parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), rows))) + "\n")
   return "\n".join(parts)
 
 
@@ -128,11 +129,14 @@ def _entry(path: str, declared: Declared) -> str:
 
 
 def _row(path: str, declared: Declared) -> str:
-  kind, allowed = kind_name(declared.kind).replace(" | ", " or "), declared.allowed("`")  # a bar would end the cell
+  """As in "- `train.decay=0.0` (between 0 and 1): ..."; values that go without saying are left out."""
+  choices = [f"`{choice}`" for choice in declared.choices or () if not declared.bounds]
+  explained = choices and all(each in declared.meaning for each in choices)
+  allowed = "" if explained or declared.bounds in _NATURAL else declared.allowed("`")
   for words, sign in _SIGNS.items():
     allowed = allowed.replace(words, sign)
-  values = ", ".join(filter(None, (kind if kind != "str" or not allowed else "", allowed)))
-  return f"| `{path}={text_of(declared.default)}` | {values} | {declared.meaning} |"
+  values = ", ".join(filter(None, ("several" * kind_name(declared.kind).startswith("tuple"), allowed)))
+  return f"- `{path}={text_of(declared.default)}`{f' ({values})' * bool(values)}: {declared.meaning}"
 
 
 if __name__ == "__main__":

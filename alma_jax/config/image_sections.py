@@ -15,7 +15,7 @@ from alma_jax.errors import BadInput
 class Stream(stream.Stream):
   """A stream of mega-batches of images."""
   val_fraction: float = field(
-      0.1, "share of every mega-batch to hold out for validation, at least one example; it selects the best epoch", above=0, below=1)
+      0.1, "share of every mega-batch, at least one example, to hold out; validation on it selects the best epoch", above=0, below=1)
   untrained_error: str = field(
       "chance", "error before the first training: 1 - 1/K for K classes (`chance`), or measured on the untrained "
       "network (`model`)",
@@ -25,12 +25,8 @@ class Stream(stream.Stream):
 @dataclasses.dataclass(frozen=True)
 class Epochs(AnyTrain):
   """Training by epochs or steps, of images and of tasks."""
-  epochs: int = field(
-      100, "largest number of epochs of a training; in the first stage, `hmoe` trains its base network and then its "
-      "experts", at_least=1)
-  steps: int = field(
-      0, "steps of a training, however many examples it has (`hmoe`: of its base network and of each expert); 0: "
-      "`train.epochs` decide", at_least=0)
+  epochs: int = field(100, "epochs of a training, at most", at_least=1)
+  steps: int = field(0, "steps of a training, however many examples it has; 0: `train.epochs` decide", at_least=0)
   eval_every: int = field(
       0, "with `train.steps`: steps between two validations; 0: a pass over the new examples. The last step always has "
       "one", at_least=0)

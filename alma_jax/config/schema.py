@@ -28,9 +28,7 @@ class RunConfig(Section):
     draws_data: whether the fingerprint of the data depends on the seed.
   """
   problem: str = field("", "what is learned; the config file sets it", choices=(IMAGES, TEXT, TASKS))
-  seed: int = field(
-      0, "seed of all random numbers but those of the test set. On the same machine and number of devices, runs with "
-      "the same seed are equal to the bit", at_least=0, below=2**31)
+  seed: int = field(0, "seed of all random numbers but those of the test set", at_least=0, below=2**31)
   dataset: DataSet
   stream: AnyStream
   learner: AnyOptions

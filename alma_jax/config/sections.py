@@ -83,7 +83,7 @@ class DataSet(Section):
     """The test set of a run with this config, or of one of its tasks, counted from 1.
 
     Returns:
-      (data.examples.Examples, or documents as bytes; the fingerprint of the data that they were held out of, if any).
+      (data.examples.Examples, or documents as bytes; the fingerprint of their data, if they were held out).
 
     Raises:
       BadInput: there is no test set, or it cannot be read.
@@ -108,11 +108,11 @@ class Live(DataSet):
   """Mega-batches that appear in DIR/stream while the run goes on."""
   name: str = "live"
   settle_seconds: float = field(
-      1.0, "an entry is complete when it has not changed for this many seconds, or at once if it was renamed within "
-      "DIR/stream", at_least=0)
+      1.0, "an entry that was not renamed within DIR/stream is complete when it has not changed for this many seconds",
+      at_least=0)
   idle_seconds: float = field(0.0, "end the stream after this many seconds without a new entry; 0: never", at_least=0)
   max_bytes: int = field(
-      2**33, "set aside entries that have more bytes as arrays (text: as a file); 0: no limit", at_least=0)
+      2**33, "set aside entries with more bytes; 0: no limit", at_least=0)
 
   form: ClassVar[str] = "live:DIR"
   is_complete: ClassVar[bool] = False
@@ -384,8 +384,7 @@ class Log(Section):
   wandb: str = field(
       "", "project at Weights & Biases that receives the metrics (needs `pip install 'alma_jax[wandb]'`)")
   predictor: bool = field(
-      False, "write a new predictor after every stage, for `alma predict` and `alma serve`; otherwise they read the "
-      "last checkpoint when they start")
+      False, "write a new predictor after every stage, for `alma predict` and `alma serve`")
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
   metrics: tuple[str, ...] = field((), "further metrics, as in (balanced_error,confusion); see docs/metrics.md")
 
@@ -401,8 +400,7 @@ class Log(Section):
 class StreamLog(Log):
   """What a run on mega-batches reports."""
   drift: float = field(
-      0.0, "confidence δ of ADWIN, about the probability of a false alarm; it warns if the prequential error or "
-      "perplexity rises. 0: off", at_least=0, below=1)
+      0.0, "warn if the prequential error or perplexity rises; the confidence δ of ADWIN. 0: off", at_least=0, below=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,8 +78,7 @@ class Train(image_sections.Epochs):
   weight_decay: tuple[float, ...] = field(
       (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, or several to choose from", at_least=0)
   patience: int = field(
-      30, "stop a training after this many validations without an improvement of any network that trains side by side; "
-      "0: never stop early", at_least=0)
+      30, "stop a training after this many validations in which no network improves; 0: never stop early", at_least=0)
   num_random: int = field(
       0, "every task draws this many pairs: a rate log-uniformly between the smallest and the largest "
       "`train.learning_rate`, a decay from `train.weight_decay`; 0: try all pairs", at_least=0)

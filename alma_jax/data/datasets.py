@@ -81,7 +81,7 @@ def from_arrays(name: str, arrays: Mapping[str, Any],
 
   Args:
     name: how messages refer to the data set.
-    arrays: x_train, y_train, x_test, y_test; see examples.py. y are arrays, or labels.Labels.
+    arrays: x_train and x_test, y_train and y_test; labels are arrays or labels.Labels.
     unit_normalization: mean and standard deviation of each channel, for pixels in [0, 1]; None: unknown.
     fingerprint: `cache.hash_arrays` of the checked arrays; None: it is computed.
     held_out: the part to take as the test part, e.g. "val" for the arrays x_val and y_val.

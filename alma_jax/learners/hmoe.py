@@ -35,16 +35,15 @@ class Options(sections.Options):
       choices=("copy", "scratch"))
   min_shard: int = field(10, "remove a cluster to which fewer examples than this have ever belonged", at_least=1)
   add_beyond: float = field(
-      0.0, "`min_shard` examples form a new cluster if they are farther from all prototypes than this multiple of the "
+      0.0, "`min_shard` examples farther from all prototypes than this form a new cluster, as a multiple of the "
       "root mean square distance in the first clustering; 0: add none", at_least=0)
   split_every: int = field(
       0, "split the cluster with the largest validation loss every so many stages; 0: never", at_least=0)
   em_rounds: int = field(
-      1, "how often a stage trains its experts (hard EM). From the second time on, every prototype first moves to the "
-      "mean of the training examples on which its expert has the least loss", at_least=1)
+      1, "how often a stage trains its experts (hard EM); in between, prototypes move to the examples on which their "
+      "expert is best", at_least=1)
   expert_widths: tuple[int, ...] = field(
-      (), "widths of the experts in turn: with (8,32), experts 0, 2, ... have 8. An expert of another width than "
-      "`model.width` starts from scratch; empty: all have `model.width`", at_least=1)
+      (), "widths of the experts in turn: with (8,32), experts 0, 2, ... have 8; empty: `model.width`", at_least=1)
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
   defaults: ClassVar = {"model.num_experts": 4}

@@ -34,8 +34,8 @@ class All(Section):
 class Options(TaskOptions):
   """Modular networks with task-driven priors (Veniat et al., 2021).
 
-  A network is a path through modules. A new task reuses modules of the most similar earlier task, which are frozen,
-  and trains new ones; of all ways to divide the path the one with the best validation accuracy is kept.
+  A network is a path through modules. A new task reuses frozen modules of the most similar earlier task, and trains
+  new ones; the division of the path with the best validation accuracy is kept.
   """
   name: str = "mntdp"
   neighbors: int = field(15, "nearest neighbours by which to judge earlier tasks", at_least=1)

@@ -32,7 +32,7 @@ _RATE = 0.05  # learning rate of the sampler, by Adam
 
 @dataclasses.dataclass(frozen=True)
 class Reinforce(Section):
-  """The fields of a search, see above."""
+  """A sampler of candidates is trained first, then the likeliest candidate."""
   name: str = "reinforce"
   search_steps: int = field(300, "training steps of the sampler", at_least=1)
   price: float = field(0.01, "price of a new module, c, in nats of the loss", at_least=0)

@@ -150,8 +150,8 @@ class FitReport(NamedTuple):
     rounds: number of rounds that were run.
     samples: training examples processed by each member. With `own_examples`: by all members together.
     val: the problem's metric of the selected members on their own validation examples.
-    macs: multiply-adds of forward passes; None: `samples` times those of the learner's cost.
-    flops: floating-point operations of all passes; None: likewise.
+    macs: multiply-adds of forward passes; None: `samples` times the learner's cost of one.
+    flops: floating-point operations of all passes; None: `samples` times the learner's cost of one.
   """
   rounds: int
   samples: int
@@ -164,12 +164,12 @@ class Trained(NamedTuple):
   """The members after a training.
 
   Attributes:
-    variables: the selected Variables [M, ...], on every device; of averaged weights, if there is an average.
+    variables: the selected Variables [M, ...], on every device; the averaged ones, if weights are averaged.
     opt: the optimiser state [M, ...] that belongs to them; None without FitSpec.keep_opt.
     report: FitReport.
     val: {"loss": float [M], in nats, and the problem's metric: float [M]} of each selected member on the validation
       data that it was selected by.
-    last: Variables [M, ...] of the same round without averaging; None without FitSpec.keep_last.
+    last: the last Variables [M, ...] of the same round; None without FitSpec.keep_last.
   """
   variables: Variables
   opt: Tree

@@ -326,7 +326,7 @@ def test_verdicts_on_flat_hard_mixtures():
   rows = [("", learner, width, k, seed, error * rng.uniform(0.999, 1.001), 0.0, 1, 1, 1, 1.0)
           for (learner, width, k), error in errors.items() for seed in range(3)]
   table = pd.DataFrame(rows, columns=experts.COLUMNS)
-  verdicts = [line.split("|")[2].strip(" *") for line in experts.page(table).splitlines() if "comparisons for" in line]
+  verdicts = [line.split("|")[2].strip(" *") for line in experts.page(table).splitlines() if "; p = " in line]
   assert verdicts == ["agrees"] * 5 + ["disagrees"] * 3
   gain = evidence.weigh(experts.claims(table)[0].cells)
   assert gain.mean == pytest.approx(math.log(2) - math.log(1.2 * 0.8) / 3, abs=2e-3)

@@ -72,8 +72,7 @@ class Folder(Stored):
   """Your own images in folders by class."""
   name: str = "folder"
   image_size: int = field(
-      0, "resize images to this width and height in pixels, changing their aspect ratio; 0: keep them; all must have "
-      "one size", at_least=0)
+      0, "resize images to this width and height in pixels; 0: keep them, all must have one size", at_least=0)
 
   form: ClassVar[str] = "folder:DIR"
 

@@ -24,8 +24,7 @@ class Images(sections.Live, sections.Columns):
   protocol: ClassVar[Any] = "alma_jax.protocols.live:Images"
 
   image_size: int = field(
-      0, "resize image files to this width and height in pixels, changing their aspect ratio; 0: keep them; all must "
-      "have one size", at_least=0)
+      0, "resize images to this width and height in pixels; 0: keep them, all must have one size", at_least=0)
   max_examples: int = field(1_000_000, "set aside entries with more examples; 0: no limit", at_least=0)
 
   def arrived(self, config: Any, form: Any, entries: Any) -> Iterator[Any]:

@@ -224,8 +224,8 @@ class Listed(Made):
   """Your own list of tasks."""
   name: str = "tasks"
   image_size: int = field(
-      0, "resize images to this width and height in pixels and three channels, changing their aspect ratio; 0: keep "
-      "them; all must have one shape", at_least=0)
+      0, "resize images to this width and height in pixels and three channels; 0: keep them, all must have one shape",
+      at_least=0)
 
   form: ClassVar[str] = "tasks:PATH.py"
 
