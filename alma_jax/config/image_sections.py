@@ -15,7 +15,8 @@ from alma_jax.errors import BadInput
 class Stream(stream.Stream):
   """A stream of mega-batches of images."""
   val_fraction: float = field(
-      0.1, "share of every mega-batch, at least one example, to hold out; validation on it selects the best epoch", above=0, below=1)
+      0.1, "share of every mega-batch, at least one example, to hold out; validation on it selects the best epoch",
+      above=0, below=1)
   untrained_error: str = field(
       "chance", "error before the first training: 1 - 1/K for K classes (`chance`), or measured on the untrained "
       "network (`model`)",
