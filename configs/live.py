@@ -10,7 +10,7 @@ DIR/classes.txt names the classes (optional), and the file DIR/end ends the stre
 is no limit, and the network is an MLP.
 
 For text, .txt and .jsonl files, LEARNER is one of sm, ens, gens, gmoe, anytime, with a size
-as in configs/lm.py: configs/live.py:anytime,tiny.
+as in configs/lm.py: configs/live.py:anytime,tiny or anytime,tiny,v1.
 """
 from ml_collections import ConfigDict
 

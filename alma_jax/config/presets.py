@@ -58,9 +58,11 @@ _OF_IMAGES: Mapping[str, Recipe] = {
         "sm", "As warm; every stage shrinks and perturbs the weights first (Ash and Adams, 2020).",
         {**_ON_ALL_DATA, "learner.shrink": 0.6, "learner.perturb": 0.1}),
 }
+_MIXED = {"stream.replay_share": "uniform", "train.decay": 0.3}
 _OF_TEXT: Mapping[str, Recipe] = {
-    "anytime": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.",
-                      {"stream.replay_share": "uniform", "train.decay": 0.3}),
+    "anytime": Recipe("sm", "One model of modern layers that replays earlier mega-batches in the steps of a stage.", {
+        **_MIXED, "model.block": "modern", "train.optimizer": "muon", "train.learning_rate": (0.02,)}),
+    "anytime,v1": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.", _MIXED),
 }
 RECIPES: Mapping[str, Mapping[str, Recipe]] = {IMAGES: _OF_IMAGES, TEXT: _OF_TEXT, TASKS: {}}
 # `LEARNER,authors`: when stages end in the authors' code, which stops some learners early. In the paper all learners
@@ -113,7 +115,7 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
 
   Args:
     learner: sm, ens, gens, gmoe, btm, or a registered one; or the recipe "anytime" (docs/anytime.md).
-    size: tiny, base or large, see SIZES.
+    size: tiny, base or large, see SIZES; followed by ",v1" for the first version of the recipe.
 
   Returns:
     ConfigDict with every field, see `base`.
@@ -121,9 +123,10 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   Raises:
     BadInput: there is no such learner or size.
   """
+  size, comma, version = size.partition(",")
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
-  return _template(TEXT, learner, {**_LANGUAGE, **SIZES[size]})
+  return _template(TEXT, f"{learner}{comma}{version}", {**_LANGUAGE, **SIZES[size]})
 
 
 def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[str, Any] = {}) -> ConfigDict:
