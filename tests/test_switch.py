@@ -32,7 +32,8 @@ def make_windows(num, seed=0, length=L):
 def init(network, seed=0):
   """Variables of about the network's own scale, with routers of large logits, and biases that matter; quick to make."""
   shapes, rng = jax.eval_shape(network.init, jax.random.key(seed), make_windows(1)), np.random.default_rng(seed)
-  scales = {"router": 1.0, "scale": 0.1, "bias": 0.1, "kernel": 0.1, "embedding": 0.25, "gain": 0.1}
+  scales = {"router": 1.0, "scale": 0.1, "bias": 0.1, "kernel": 0.1, "embedding": 0.25, "unembedding": 0.25,
+            "previous": 0.5}
 
   def draw(path, leaf):
     name = path[-1].key.rsplit("_", maxsplit=1)[-1]  # of experts: up_kernel, ...
@@ -102,18 +103,28 @@ def test_parameter_counts(num_layers, width, heads, vocab, experts):
       f"layer{i}": (experts,) for i in range(1, num_layers, 2)}
 
 
-def test_modern_blocks_have_matrices_alone_and_change_nothing_at_first():
-  """V d + n 4d² + ceil(n/2) 8d² + floor(n/2) E (8d² + d) parameters and a gain; multiply-adds are those of the paper's.
-  """
-  (n, d, experts), networks = (3, 16, 4), [build(16, 3, 4, block=block) for block in ("modern", "paper")]
-  variables, windows = jit(networks[0].init)(jax.random.key(0), make_windows(2)), make_windows(2)
-  expected = V * d + n * 4 * d * d + -(-n // 2) * 8 * d * d + n // 2 * experts * (8 * d * d + d) + 1
+def test_modern_networks_have_the_multiply_adds_of_the_papers_and_start_by_guessing():
+  """Of 2 V d + d + n 4d² + ceil(n/2) 8d² + floor(n/2) E (8d² + d) parameters."""
+  (n, d, experts), (modern, paper) = (3, 16, 4), (build(16, 3, 4, block=block) for block in ("modern", "paper"))
+  variables, windows = jit(modern.init)(jax.random.key(0), make_windows(2)), make_windows(2)
+  expected = 2 * V * d + d + n * 4 * d * d + -(-n // 2) * 8 * d * d + n // 2 * experts * (8 * d * d + d)
   assert models.count_params(variables.params) == expected
-  modern, paper = (cost.forward_macs(network, (1, L + 1)) for network in networks)
-  assert modern == paper
-  x = np.asarray(variables.params["embedding"])[windows.tokens[:, :-1]]
-  x = 0.1 * x / np.sqrt(np.square(x).mean(-1, keepdims=True))
-  np.testing.assert_allclose(hidden(networks[0], variables, windows, False)[0], x, atol=1e-6)
+  assert cost.forward_macs(modern, (1, L + 1)) == cost.forward_macs(paper, (1, L + 1))
+  out, _ = apply(modern, variables, windows, ALL2, False)
+  np.testing.assert_allclose(out.log_probs, -np.log(V), rtol=1e-6)
+
+
+def test_a_modern_network_reads_a_share_of_the_token_before():
+  network = build(block="modern")
+  variables, windows = init(network), make_windows(2)
+  params, last = jax.tree.map(np.asarray, variables.params), {"output", "down", "down_kernel"}
+  silent = jax.tree_util.tree_map_with_path(
+      lambda path, leaf: leaf * last.isdisjoint(part.key for part in path), params)
+  x = 20 * params["embedding"][windows.tokens[:, :-1]]  # 5 sqrt(16)
+  x[:, 1:] += params["share_of_previous"] * x[:, :-1].copy()
+  x /= np.sqrt(np.square(x).mean(-1, keepdims=True))
+  found = hidden(network, variables._replace(params=silent), windows, False)[0]
+  np.testing.assert_allclose(found, x, atol=1e-4)
 
 
 def test_turned_products_depend_on_distances_alone():

@@ -36,7 +36,10 @@ class Block(NamedTuple):
       networks `last_variance`.
     position: adds positions to embeddings [B, L, D].
     turn: maps queries and keys [B, L, H, D / H] to those whose products are the attention's.
-    output_gain: initial value of a trained factor of the inputs of the output layer; None: there is no factor.
+    gain: initial embeddings are N(0, 1 / (gain² d)), and multiplied by gain sqrt(d). Adam moves them `gain` times as
+      far as with 1.
+    is_tied: whether the output layer is the embedding, and the first layer reads nothing but a token's own embedding.
+      Otherwise a trained share of the embedding before, by component, is added to each.
   """
   norm: Callable[[str], Callable[[Array], Array]]
   activation: Callable[[Array], Array]
@@ -45,7 +48,8 @@ class Block(NamedTuple):
   last_variance: float
   position: Callable[[Array], Array]
   turn: Callable[[Array], Array]
-  output_gain: float | None
+  gain: float
+  is_tied: bool
 
   def init(self, is_last: bool, **axes: Any) -> Callable[..., Array]:
     """The initialiser of kernels; `axes` as in nn.initializers.variance_scaling."""
@@ -103,7 +107,7 @@ class Switch(nn.Module):
   @nn.compact
   def __call__(self, tokens_BL: Array, counts_BL: Array, keys_B2: Array | None, train: bool
                ) -> tuple[Array, Array, list[routing.Routes]]:
-    """Final hidden states [B, L, D], the embedding [V, D] float32, and the routes of each mixture layer.
+    """Final hidden states [B, L, D], weights [V, D] float32 of the output layer, and the routes of each mixture layer.
 
     Args:
       tokens_BL: int32.
@@ -118,18 +122,20 @@ class Switch(nn.Module):
     if num % size and (size % num or tokens_BL.size % size):
       raise BadInput(f"routing groups of {size} tokens should divide the window of {num} or be a multiple of it, "
                      f"and divide the batch of {tokens_BL.shape[0]} windows.")
-    embedding_VD = self.param("embedding", nn.initializers.normal(self.width**-0.5), (self.vocab_size, self.width))
-    x_BLD = self.kind.position(jnp.take(embedding_VD, tokens_BL, axis=0) * math.sqrt(self.width))
+    kind, shape = self.kind, (self.vocab_size, self.width)
+    embedding_VD = self.param("embedding", nn.initializers.normal(self.width**-0.5 / kind.gain), shape)
+    x_BLD = kind.position(jnp.take(embedding_VD, tokens_BL, axis=0) * (kind.gain * math.sqrt(self.width)))
+    if not kind.is_tied:
+      share_D = self.param("share_of_previous", nn.initializers.zeros, (self.width,))
+      x_BLD = x_BLD + share_D[None, None] * jnp.pad(x_BLD, ((0, 0), (1, 0), (0, 0)))[:, :-1]
     x_BLD = _dropout(x_BLD.astype(self.dtype), self.dropout if train else 0, keys_B2, 0)
     layer = nn.remat(_Layer, static_argnums=(4,)) if self.remat else _Layer
     routes: list[routing.Routes] = []
     for i in range(self.num_layers):
       x_BLD, of_layer = layer(self.clone(parent=None), i, name=f"layer{i}")(x_BLD, counts_BL, keys_B2, train)
       routes += of_layer
-    x_BLD = self.kind.norm("norm")(x_BLD)
-    if self.kind.output_gain is not None:
-      x_BLD = x_BLD * self.param("output_gain", nn.initializers.constant(self.kind.output_gain), ())
-    return x_BLD.astype(self.dtype), embedding_VD, routes
+    output_VD = embedding_VD if kind.is_tied else self.param("unembedding", nn.initializers.zeros, shape)
+    return kind.norm("norm")(x_BLD).astype(self.dtype), output_VD, routes
 
 
 class _Layer(nn.Module):
@@ -257,9 +263,9 @@ def _positions(num: int, width: int) -> Array:
 
 
 BLOCKS: Mapping[str, Block] = {
-    "paper": Block(_layer_norm, nn.relu, True, 0.1, 0.1, _with_positions, lambda x_BLHC: x_BLHC, None),
+    "paper": Block(_layer_norm, nn.relu, True, 0.1, 0.1, _with_positions, lambda x_BLHC: x_BLHC, 1.0, True),
     "modern": Block(lambda name: _normalized, lambda x: jnp.square(nn.relu(x)), False, 1 / 3, 0.0, lambda x_BLD: x_BLD,
-                    _turned, 0.1),
+                    _turned, 5.0, False),
 }
 
 
