@@ -120,7 +120,7 @@ def test_a_modern_network_reads_a_share_of_the_token_before():
   params, last = jax.tree.map(np.asarray, variables.params), {"output", "down", "down_kernel"}
   silent = jax.tree_util.tree_map_with_path(
       lambda path, leaf: leaf * last.isdisjoint(part.key for part in path), params)
-  x = 20 * params["embedding"][windows.tokens[:, :-1]]  # 5 sqrt(16)
+  x = 30 * params["embedding"][windows.tokens[:, :-1]]  # 7.5 sqrt(16)
   x[:, 1:] += params["share_of_previous"] * x[:, :-1].copy()
   x /= np.sqrt(np.square(x).mean(-1, keepdims=True))
   found = hidden(network, variables._replace(params=silent), windows, False)[0]

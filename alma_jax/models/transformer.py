@@ -265,7 +265,7 @@ def _positions(num: int, width: int) -> Array:
 BLOCKS: Mapping[str, Block] = {
     "paper": Block(_layer_norm, nn.relu, True, 0.1, 0.1, _with_positions, lambda x_BLHC: x_BLHC, 1.0, True),
     "modern": Block(lambda name: _normalized, lambda x: jnp.square(nn.relu(x)), False, 1 / 3, 0.0, lambda x_BLD: x_BLD,
-                    _turned, 5.0, False),
+                    _turned, 7.5, False),
 }
 
 

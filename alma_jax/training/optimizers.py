@@ -193,7 +193,7 @@ class TextMuon(Muon):
   """Muon for the matrices of layers, each expert's by itself, Adam with Nesterov momentum for the rest."""
   momentum: float = 0.95
   adam_rate: float = field(
-      0.2, "learning rate of embeddings, routers and vectors, which Adam trains, as a share of `train.learning_rate`",
+      0.4, "learning rate of embeddings, routers and vectors, which Adam trains, as a share of `train.learning_rate`",
       above=0)
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
