@@ -36,10 +36,10 @@ class Block(NamedTuple):
       networks `last_variance`.
     position: adds positions to embeddings [B, L, D].
     turn: maps queries and keys [B, L, H, D / H] to those whose products are the attention's.
-    gain: initial embeddings are N(0, 1 / (gain² d)), and multiplied by gain sqrt(d). Adam moves them `gain` times as
-      far as with 1.
-    is_tied: whether the output layer is the embedding, and the first layer reads nothing but a token's own embedding.
-      Otherwise a trained share of the embedding before, by component, is added to each.
+    gain: embeddings start as N(0, 1 / (gain² d)), and are multiplied by gain sqrt(d). Adam moves the products `gain`
+      times as far as with 1.
+    is_tied: whether the embedding is the output layer, too.
+    reads_previous: whether the first layer also reads the embedding of the token before, times a trained vector.
   """
   norm: Callable[[str], Callable[[Array], Array]]
   activation: Callable[[Array], Array]
@@ -50,6 +50,7 @@ class Block(NamedTuple):
   turn: Callable[[Array], Array]
   gain: float
   is_tied: bool
+  reads_previous: bool
 
   def init(self, is_last: bool, **axes: Any) -> Callable[..., Array]:
     """The initialiser of kernels; `axes` as in nn.initializers.variance_scaling."""
@@ -63,8 +64,8 @@ class Switch(nn.Module):
   """The network up to its output layer.
 
   With `paper` blocks, n layers of width d, E experts and a vocabulary of V units it has
-  V d + n (4d² + 4d) + ceil(n/2) (8d² + 5d) + (2n + 1) 2d + floor(n/2) E (8d² + 6d) parameters. L is the number of
-  tokens of a window.
+  V d + n (4d² + 4d) + ceil(n/2) (8d² + 5d) + (2n + 1) 2d + floor(n/2) E (8d² + 6d) parameters; with `modern` ones,
+  2 V d + d + 4nd² + ceil(n/2) 8d² + floor(n/2) E (8d² + d). L is the number of tokens of a window.
 
   Attributes:
     vocab_size: V.
@@ -125,7 +126,7 @@ class Switch(nn.Module):
     kind, shape = self.kind, (self.vocab_size, self.width)
     embedding_VD = self.param("embedding", nn.initializers.normal(self.width**-0.5 / kind.gain), shape)
     x_BLD = kind.position(jnp.take(embedding_VD, tokens_BL, axis=0) * (kind.gain * math.sqrt(self.width)))
-    if not kind.is_tied:
+    if kind.reads_previous:
       share_D = self.param("share_of_previous", nn.initializers.zeros, (self.width,))
       x_BLD = x_BLD + share_D[None, None] * jnp.pad(x_BLD, ((0, 0), (1, 0), (0, 0)))[:, :-1]
     x_BLD = _dropout(x_BLD.astype(self.dtype), self.dropout if train else 0, keys_B2, 0)
@@ -243,10 +244,11 @@ def _normalized(x: Array) -> Array:
 
 
 def _turned(x_BLHC: Array) -> Array:
-  """Normalised queries or keys with rotary positions (Su et al. 2021): pairs (i, i + C/2) of the C numbers of a head
-  turn by p 10000^(-2i/C) radians at position p."""
-  _, num, _, size = x_BLHC.shape
-  angles_LC = np.arange(num)[:, None] * 10000.0 ** -(np.arange(size // 2) * 2 / size)[None]
+  """Normalised queries or keys with rotary positions (Su et al. 2021).
+
+  At position p, the pairs (i, i + C/2) of the C numbers of a head turn by p 10000^(-2i/C) radians.
+  """
+  angles_LC = _angles(x_BLHC.shape[1], x_BLHC.shape[-1])
   cos, sin = (jnp.asarray(fn(angles_LC), jnp.float32)[None, :, None] for fn in (np.cos, np.sin))
   a, b = jnp.split(_normalized(x_BLHC), 2, -1)
   return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x_BLHC.dtype)
@@ -258,14 +260,23 @@ def _with_positions(x_BLD: Array) -> Array:
 
 def _positions(num: int, width: int) -> Array:
   """Sines and cosines of wavelengths from 2π to 20000π (Vaswani et al. 2017), float32 [num, width]."""
-  angles = np.arange(num)[:, None] * 10000.0 ** -(np.arange(width // 2) * 2 / width)[None]
+  angles = _angles(num, width)
   return jnp.asarray(np.concatenate([np.sin(angles), np.cos(angles)], -1), jnp.float32)
 
 
+def _angles(num: int, width: int) -> np.ndarray:
+  """Positions in radians at wavelengths from 2π to 20000π, [num, width / 2]."""
+  angles: np.ndarray = np.arange(num)[:, None] * 10000.0 ** -(np.arange(width // 2) * 2 / width)[None]
+  return angles
+
+
 BLOCKS: Mapping[str, Block] = {
-    "paper": Block(_layer_norm, nn.relu, True, 0.1, 0.1, _with_positions, lambda x_BLHC: x_BLHC, 1.0, True),
-    "modern": Block(lambda name: _normalized, lambda x: jnp.square(nn.relu(x)), False, 1 / 3, 0.0, lambda x_BLD: x_BLD,
-                    _turned, 7.5, False),
+    "paper": Block(
+        _layer_norm, nn.relu, use_bias=True, variance=0.1, last_variance=0.1, position=_with_positions,
+        turn=lambda x_BLHC: x_BLHC, gain=1.0, is_tied=True, reads_previous=False),
+    "modern": Block(
+        lambda name: _normalized, lambda x: jnp.square(nn.relu(x)), use_bias=False, variance=1 / 3, last_variance=0.0,
+        position=lambda x_BLD: x_BLD, turn=_turned, gain=7.5, is_tied=False, reads_previous=True),
 }
 
 
