@@ -242,7 +242,7 @@ FIELDS = [
     ("lm:sm train.learning_rate=0.1,0.1", "train.learning_rate", "lists a value twice"),
     ("lm:sm train.learning_rate=fast", "train.learning_rate", "a number, or several as in (1,2)"),
     ("lm:sm train.micro_batch=9", "train.micro_batch=9", "exceeds train.batch_size=8"),
-    ("lm:sm train.epochs=3", "'train.epochs'", "the fields under 'train' are steps"),
+    ("lm:sm train.epochs=3", "'train.epochs'", "the fields under 'train' are optimizer, steps"),
     ("lm:gmoe model.num_experts=2 learner.add_experts=(3,)", "learner.add_experts=(3,)", "would add 3 experts to 2"),
     ("digits:sm dataset.name=text:x", "dataset.name='text:x'", "is not one of cifar10, data, digits, folder:DIR"),
     ("lm:boosting", "'boosting' for text", "the learners are btm, "),
