@@ -10,7 +10,7 @@ DIR/classes.txt names the classes (optional), and the file DIR/end ends the stre
 is no limit, and the network is an MLP.
 
 For text, .txt and .jsonl files, LEARNER is one of sm, ens, gens, gmoe, anytime, with a size
-as in configs/lm.py: configs/live.py:anytime,tiny.
+as in configs/lm.py: configs/live.py:anytime,tiny or anytime,tiny,v1.
 """
 from ml_collections import ConfigDict
 
@@ -19,11 +19,15 @@ from alma_jax import config
 
 def get_config(arg: str = "anytime") -> ConfigDict:
   learner, _, size = arg.partition(",")
-  c = config.language(learner, size) if size else config.base(learner)
+  is_text = size and arg not in config.RECIPES["images"]
+  c = config.language(learner, size) if is_text else config.base(arg)
   c.dataset.name = "live:stream"
   c.stream.num_megabatches = 0
   c.stream.schedule = "every"  # a geometric schedule, that of anytime, would train on fewer and fewer nights
   c.stream.waiting_time = 1
+  if arg == "anytime":
+    c.train.budget = 1e10  # a second or two on two CPU cores
+    c.train.steps_exponent = 0.0  # the later nights count as much
   c.log.drift = 0.002
   c.log.predictor = True
   return c

@@ -4,8 +4,9 @@
 
 LEARNER is one of sm, ens, gens, gmoe, btm, anytime. SIZE is tiny (the default, for
 CPUs), base (6 layers, width 512) or large (12 layers, width 768); base and
-large need GPUs. DIR holds train/, valid/ and test/ with .txt files, one document each, or only
-.txt files. If no data set is named, TFDS downloads tiny_shakespeare.
+large need GPUs. anytime,SIZE,v1 is the first version of anytime. DIR holds train/, valid/
+and test/ with .txt files, one document each, or only .txt files. If no data set is named,
+TFDS downloads tiny_shakespeare.
 
 The paper's runs have --config.model.num_experts=4, 8 or 12. ens has 2 members of 4
 experts, gens adds a member of 4 experts at every stage, and gmoe grows from 4 to 6, 8

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from runs import small_config
+from runs import small_config, text_config
 
 from alma_jax import config as configs
 from alma_jax.models import cost
@@ -89,6 +89,24 @@ def test_muon_moves_each_matrix_by_an_orthogonal_one_and_the_rest_as_nadam():
     np.testing.assert_allclose(moved["experts"]["kernel"][i], one["experts"]["kernel"], atol=1e-6)
   for path in (("output", "kernel"), ("hidden0", "gate_kernel")):
     np.testing.assert_allclose(moved[path[0]][path[1]], adam[path[0]][path[1]], rtol=1e-6)
+
+
+def test_text_has_muon_for_the_kernels_of_layers_and_the_rate_of_the_step(books):
+  """Singular values of an update are near half the rate times sqrt(8 / 4), also of each expert."""
+  train = configs.parse(text_config(books, train__optimizer="muon", train__learning_rate=0.1, train__warmup_steps=1,
+                                    train__decay=0.01, train__weight_decay=0.5)).train
+  key, shapes = jax.random.key(0), {"output": (4, 8), "up_kernel": (3, 4, 8)}
+  grads = {name: {"kernel": jax.random.normal(key, shape)} if name == "output" else jax.random.normal(key, shape)
+           for name, shape in shapes.items()} | {"router": jnp.ones((4, 3)), "embedding": jnp.ones((5, 4))}
+  optimizer, start = optimizers.of(train), jax.tree.map(jnp.ones_like, grads)
+  moved = jax.tree.map(lambda new, old: new - 0.975 * old, steps(optimizer, start, [grads]), start)  # 1 - 0.05 x 0.5
+  for name, count in (("output", 1), ("up_kernel", 3)):
+    leaf = np.reshape(jax.tree.leaves(moved[name])[0], (count, 4, 8))
+    values = np.linalg.svd(leaf, compute_uv=False) / 0.05 / np.sqrt(2)
+    assert 0.6 < values.min() < values.max() < 1.3
+  for name in ("router", "embedding"):
+    adam = steps(optax.nadam(0.05 * train.optimizer.adam_rate), jnp.zeros_like(grads[name]), [grads[name]])
+    np.testing.assert_allclose(moved[name], adam, rtol=1e-4)
 
 
 def test_operations_of_an_update_count():

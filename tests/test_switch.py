@@ -9,7 +9,7 @@ import pytest
 
 from alma_jax import models
 from alma_jax.errors import BadInput
-from alma_jax.models import attention, output_layer, routing, switch, transformer
+from alma_jax.models import attention, cost, output_layer, routing, switch, transformer
 from alma_jax.parallel import members
 
 V, L = 29, 12
@@ -32,7 +32,8 @@ def make_windows(num, seed=0, length=L):
 def init(network, seed=0):
   """Variables of about the network's own scale, with routers of large logits, and biases that matter; quick to make."""
   shapes, rng = jax.eval_shape(network.init, jax.random.key(seed), make_windows(1)), np.random.default_rng(seed)
-  scales = {"router": 1.0, "scale": 0.1, "bias": 0.1, "kernel": 0.1, "embedding": 0.25}
+  scales = {"router": 1.0, "scale": 0.1, "bias": 0.1, "kernel": 0.1, "embedding": 0.25, "unembedding": 0.25,
+            "previous": 0.5}
 
   def draw(path, leaf):
     name = path[-1].key.rsplit("_", maxsplit=1)[-1]  # of experts: up_kernel, ...
@@ -102,6 +103,42 @@ def test_parameter_counts(num_layers, width, heads, vocab, experts):
       f"layer{i}": (experts,) for i in range(1, num_layers, 2)}
 
 
+def test_modern_networks_have_the_multiply_adds_of_the_papers_and_start_by_guessing():
+  """Of 2 V d + d + n 4d² + ceil(n/2) 8d² + floor(n/2) E (8d² + d) parameters."""
+  (n, d, experts), (modern, paper) = (3, 16, 4), (build(16, 3, 4, block=block) for block in ("modern", "paper"))
+  variables, windows = jit(modern.init)(jax.random.key(0), make_windows(2)), make_windows(2)
+  expected = 2 * V * d + d + n * 4 * d * d + -(-n // 2) * 8 * d * d + n // 2 * experts * (8 * d * d + d)
+  assert models.count_params(variables.params) == expected
+  assert cost.forward_macs(modern, (1, L + 1)) == cost.forward_macs(paper, (1, L + 1))
+  out, _ = apply(modern, variables, windows, ALL2, False)
+  np.testing.assert_allclose(out.log_probs, -np.log(V), rtol=1e-6)
+
+
+def test_a_modern_network_reads_a_share_of_the_token_before():
+  network = build(block="modern")
+  variables, windows = init(network), make_windows(2)
+  params, last = jax.tree.map(np.asarray, variables.params), {"output", "down", "down_kernel"}
+  silent = jax.tree_util.tree_map_with_path(
+      lambda path, leaf: leaf * last.isdisjoint(part.key for part in path), params)
+  x = 30 * params["embedding"][windows.tokens[:, :-1]]  # 7.5 sqrt(16)
+  x[:, 1:] += params["share_of_previous"] * x[:, :-1].copy()
+  x /= np.sqrt(np.square(x).mean(-1, keepdims=True))
+  found = hidden(network, variables._replace(params=silent), windows, False)[0]
+  np.testing.assert_allclose(found, x, atol=1e-4)
+
+
+def test_turned_products_depend_on_distances_alone():
+  """The same query, and the same key, at nine positions."""
+  x = np.random.default_rng(0).normal(size=(2, 1, 1, 8)).astype(np.float32)
+  query, key = (np.asarray(transformer._turned(each.repeat(9, 0)[None]))[0, :, 0] for each in x)
+  products = query @ key.T
+  for distance in range(-8, 9):
+    along = np.diagonal(products, distance)
+    np.testing.assert_allclose(along, along[0], atol=1e-5)
+  assert np.std(np.diagonal(products[:, ::-1])) > 0.1
+  np.testing.assert_allclose(np.square(query).mean(-1), 1, atol=1e-5)
+
+
 def test_initialisation():
   params = jit(build(64, 2, 4).init)(jax.random.key(0), make_windows(1)).params
   params, std = jax.tree.map(np.asarray, params), np.std
@@ -139,9 +176,10 @@ def test_embedding_and_output_around_the_layers():
 # Order, batches, padding.
 
 
-@pytest.mark.parametrize(("train", "group_size"), [(False, L), (True, L), (True, 4)])
-def test_causality(train, group_size):
-  network, windows, first = build(num_layers=4, group_size=group_size), make_windows(2), 5
+@pytest.mark.parametrize(("train", "group_size", "block"), [
+    (False, L, "paper"), (True, L, "paper"), (True, 4, "paper"), (True, L, "modern")])
+def test_causality(train, group_size, block):
+  network, windows, first = build(num_layers=4, group_size=group_size, block=block), make_windows(2), 5
   variables = init(network)
   changed = windows._replace(tokens=np.where(np.arange(L + 1) < first, windows.tokens, (windows.tokens + 7) % V))
   (a, routes), (b, _) = (hidden(network, variables, w, train) for w in (windows, changed))
@@ -197,9 +235,9 @@ def test_in_evaluation_a_token_passes_through_one_expert(monkeypatch):
   """10 windows of 12 tokens, one of them padding and one shorter: 103 tokens count."""
   whole, computed = transformer._two_linear, []
 
-  def counting(kernels, x):
+  def counting(activation, kernels, x):
     jax.debug.callback(lambda x: computed.append(math.prod(x.shape[:-1])), x)
-    return whole(kernels, x)
+    return whole(activation, kernels, x)
 
   monkeypatch.setattr(transformer, "_two_linear", counting)
   network, windows = build(num_experts=4), make_windows(10)

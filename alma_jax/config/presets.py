@@ -47,15 +47,15 @@ class Recipe(NamedTuple):
 V1 = "v1"
 # Names that stand for a learner with certain fields. docs/anytime.md says how the numbers of `anytime` were chosen.
 _ON_ALL_DATA = {"stream.replay": 1.0}
-# Each is sm with the schedule, the memory and the decay in common.
+# What all versions for images have in common.
 _ANYTIME: Mapping[str, Any] = {
     "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.eval_every": 10**6,
     "train.label_smoothing": 0.1}
 _OF_IMAGES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One small network that replays all data, within a budget of multiply-adds.", {
-        **_ANYTIME, "stream.factor": 1.3, "model.name": "auto", "model.width": 0, "train.optimizer": "muon", "train.learning_rate": 0.05,
-        "train.budget": 1.1e8, "train.batch_size": 0, "train.steps_exponent": 0.25, "learner.average": 0.5,
-        "stream.val_fraction": 0.02}),  # nothing is selected: it is as good as all data
+        **_ANYTIME, "stream.factor": 1.3, "model.name": "auto", "model.width": 0, "train.optimizer": "muon",
+        "train.learning_rate": 0.05, "train.budget": 1.1e8, "train.batch_size": 0, "train.steps_exponent": 0.25,
+        "learner.average": 0.5, "stream.val_fraction": 0.02}),  # nothing is selected: it is as good as all data
     f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers, and as many steps in "
                                   "every stage.", {
         **_ANYTIME, "train.decay": 0.5, "train.steps": 80, "train.weight_decay": 1e-3,
@@ -67,9 +67,11 @@ _OF_IMAGES: Mapping[str, Recipe] = {
         "sm", "As warm; every stage shrinks and perturbs the weights first (Ash and Adams, 2020).",
         {**_ON_ALL_DATA, "learner.shrink": 0.6, "learner.perturb": 0.1}),
 }
+_MIXED = {"stream.replay_share": "uniform", "train.decay": 0.3}
 _OF_TEXT: Mapping[str, Recipe] = {
-    "anytime": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.",
-                      {"stream.replay_share": "uniform", "train.decay": 0.3}),
+    "anytime": Recipe("sm", "One model of modern layers that replays earlier mega-batches in the steps of a stage.", {
+        **_MIXED, "model.block": "modern", "train.optimizer": "muon", "train.learning_rate": (0.02,)}),
+    f"anytime,{V1}": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.", _MIXED),
 }
 RECIPES: Mapping[str, Mapping[str, Recipe]] = {IMAGES: _OF_IMAGES, TEXT: _OF_TEXT, TASKS: {}}
 # `LEARNER,authors`: when stages end in the authors' code, which stops some learners early. In the paper all learners
@@ -125,7 +127,7 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
 
   Args:
     learner: sm, ens, gens, gmoe, btm, or a registered one; or the recipe "anytime" (docs/anytime.md).
-    size: tiny, base or large, see SIZES.
+    size: tiny, base or large, see SIZES; followed by ",v1" for the first version of the recipe.
 
   Returns:
     ConfigDict with every field, see `base`.
@@ -133,9 +135,10 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   Raises:
     BadInput: there is no such learner or size.
   """
+  size, comma, version = size.partition(",")
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
-  return _template(TEXT, learner, {**_LANGUAGE, **SIZES[size]})
+  return _template(TEXT, f"{learner}{comma}{version}", {**_LANGUAGE, **SIZES[size]})
 
 
 def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[str, Any] = {}) -> ConfigDict:

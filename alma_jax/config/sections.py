@@ -181,7 +181,7 @@ class Optimizer(Section):
   """
   name: str = ""
 
-  registries: ClassVar[Mapping[str, Registry]] = {problem: OPTIMIZERS[problem] for problem in (IMAGES, TASKS)}
+  registries: ClassVar[Mapping[str, Registry]] = OPTIMIZERS
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
   decoupled: ClassVar[bool] = False
   multiplies: ClassVar[bool] = False

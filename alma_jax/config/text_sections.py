@@ -49,7 +49,8 @@ class Stream(stream.Stream):
 
 @dataclasses.dataclass(frozen=True)
 class Train(AnyTrain):
-  """Training of language models, by Adam."""
+  """Training of language models."""
+  optimizer: Optimizer = choice(OPTIMIZERS[TEXT], "adam", "the optimiser; its state starts afresh in every stage")
   steps: int = field(300, "training steps of a stage, also of a shorter last stage", at_least=1)
   steps_multiplier: int = field(
       1, "factor of `train.steps`; at waiting time w, set it to w to train as long as without waiting", at_least=1)
@@ -63,17 +64,12 @@ class Train(AnyTrain):
   learning_rate: tuple[float, ...] = field(
       (4e-3,), "learning rate at the end of the warm-up; of several, every stage selects the one with the best "
       "validation perplexity", above=0)
+  weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)
   restart: float = field(1.0, "factor of the learning rate in every stage after the first", above=0, at_most=1)
 
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0
   num_pairs: ClassVar[int] = 1
-  weight_decay: ClassVar[float] = 0.0
-
-  @property
-  def optimizer(self) -> Optimizer:
-    """No field chooses it yet."""
-    return OPTIMIZERS[TEXT]["adam"]()
 
   @property
   def falling(self) -> int:

@@ -158,6 +158,9 @@ class Model(sections.Model):
       at_least=0, at_most=0.99)
   jitter: float = field(
       0.0, "in training, multiply the routers' inputs by U(1 - jitter, 1 + jitter)", at_least=0, below=1)
+  block: str = field(
+      "paper", "kind of layers: the `paper`'s, or `modern` ones (RMS norm, rotary positions, squared ReLU, normalised "
+      "queries and keys, no biases, last layers that start as 0)", choices=tuple(transformer.BLOCKS))
   remat: bool = field(False, "save memory: the backward pass computes activations again")
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
@@ -170,11 +173,16 @@ class Model(sections.Model):
     dropout, = self.dropout
     return SwitchNetwork(transformer.Switch(
         num_outputs, self.width, self.num_layers, self.num_heads, size or self.num_experts, self.capacity_factor,
-        self.group_size or example_shape[0] - 1, dropout, self.jitter, self.remat, dtype))
+        self.group_size or example_shape[0] - 1, dropout, self.jitter, self.remat, dtype,
+        block=self.block))
 
   def check(self, config: Any) -> None:
+    sections.check_free("model.width", self.width, config)
     if self.width % self.num_heads or self.width % 2:
       raise BadInput(f"model.width={self.width} should be an even multiple of model.num_heads={self.num_heads}.")
+    if self.width % (2 * self.num_heads) and self.block == "modern":
+      raise BadInput(f"model.block=modern needs heads of an even width; make model.width={self.width} a multiple of "
+                     f"{2 * self.num_heads}, twice model.num_heads.")
     check_different("model.dropout", self.dropout)
     length, windows = config.dataset.sequence_length, config.train.batch_size
     group = self.group_size or length

@@ -1,10 +1,9 @@
 """The optimisers that the section `train` of a config can name, as optax transformations (docs/algorithms.md §0, §5).
 
   adadelta   images, tasks: as the paper uses it for MNIST; the default for images
-  adam       images, tasks: the default for tasks
-  adamw      images, tasks: Adam with decoupled weight decay
-  muon       images, tasks: matrices and convolutions by their orthogonalised momentum, the rest by Adam
-  adam       text: with the moments of the Switch Transformer; no field chooses it yet
+  adam       all: the default for tasks; for text with the moments of the Switch Transformer, where it is the default
+  adamw      all: Adam with decoupled weight decay
+  muon       all: matrices and convolutions by their orthogonalised momentum, the rest by Adam
   sgd        images, tasks: with momentum, Nesterov's too
 
 To add one, write a class whose `transform` returns the transformation, and register it for its problems. `of` adds what
@@ -12,7 +11,6 @@ all have in common. Their state is fresh at every stage, unless a learner keeps 
 """
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -21,7 +19,7 @@ import optax
 from optax import contrib
 
 from alma_jax.config.fields import field
-from alma_jax.config.registry import OPTIMIZERS, TEXT, Registry, register
+from alma_jax.config.registry import TEXT, register
 from alma_jax.config.sections import Optimizer
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
@@ -42,7 +40,7 @@ def of(train: Any) -> optax.GradientTransformation:
   if not train.weight_decay:
     return core
   if train.optimizer.decoupled:
-    return optax.chain(core, optax.add_decayed_weights(-schedule * train.weight_decay))
+    return optax.chain(core, optax.add_decayed_weights(_times(-train.weight_decay, schedule)))
   return optax.chain(optax.add_decayed_weights(train.weight_decay), core)
 
 
@@ -77,6 +75,11 @@ def _schedule(train: Any) -> float | optax.Schedule:
   up = optax.linear_schedule(peak / (warm + 1), peak, warm)  # the rate of step 0 is not 0
   down = optax.linear_schedule(peak, 0.0, train.falling, train.plan(0).steps - warm - train.falling)
   return optax.join_schedules([up, down], [warm])
+
+
+def _times(factor: float, rate: Any) -> Any:
+  """A learning rate, a number or a schedule, times a factor."""
+  return (lambda step: factor * rate(step)) if callable(rate) else factor * rate
 
 
 @register
@@ -143,8 +146,13 @@ class Muon(Optimizer):
   mirrors: ClassVar[bool] = False
 
   def transform(self, rate: Any) -> optax.GradientTransformation:
-    return contrib.muon(rate, beta=self.momentum, adam_learning_rate=self.adam_rate * rate,
-                        muon_weight_dimension_numbers=_matrices)
+    return contrib.muon(rate, beta=self.momentum, adam_learning_rate=_times(self.adam_rate, rate),
+                        muon_weight_dimension_numbers=self.matrices)
+
+  @staticmethod
+  def matrices(params: Any) -> Any:
+    """See _matrices."""
+    return _matrices(params)
 
 
 def _matrices(params: Any) -> Any:
@@ -166,9 +174,37 @@ def _matrices(params: Any) -> Any:
 @dataclasses.dataclass(frozen=True)
 class TextAdam(Adam):
   """Adam, as language models use it."""
-  registries: ClassVar[Mapping[str, Registry]] = {TEXT: OPTIMIZERS[TEXT]}
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
   moments: ClassVar[tuple[float, float, float]] = 0.9, 0.98, 1e-8
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class TextAdamW(TextAdam):
+  """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+  name: str = "adamw"
+
+  decoupled: ClassVar[bool] = True
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class TextMuon(Muon):
+  """Muon for the matrices of layers, each expert's by itself, Adam with Nesterov momentum for the rest."""
+  momentum: float = 0.95
+  adam_rate: float = field(
+      0.4, "learning rate of embeddings, routers and vectors, which Adam trains, as a share of `train.learning_rate`",
+      above=0)
+
+  problems: ClassVar[tuple[str, ...]] = (TEXT,)
+
+  @staticmethod
+  def matrices(params: Any) -> Any:
+    """Kernels [..., inputs, outputs] of layers."""
+    def matrix(path: Any, leaf: Any) -> contrib.MuonDimensionNumbers | None:
+      return contrib.MuonDimensionNumbers(-2, -1) if path[-1].key.endswith("kernel") else None
+
+    return jax.tree_util.tree_map_with_path(matrix, params)
 
 
 class AdadeltaState(NamedTuple):
