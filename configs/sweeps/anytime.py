@@ -28,16 +28,16 @@ EARLY = [*product(axis("learner", ["sm", "umix", "ens"]), axis("schedule", ["geo
                   axis("schedule", ["geometric"]))]
 ORACLE = [{"learner": "retrain", "epochs": 20, "schedule": "geometric", "model.width": 141, "decay": 0.5,
            **REGULARISED}]
-BUDGETS = product(axis("learner", ["anytime"]), axis("train.steps", [20, 40, 180, 400]))
+BUDGETS = product(axis("learner", ["anytime,v1"]), axis("train.steps", [20, 40, 180, 400]))
 # What the adaptive schedule is compared with: the best waiting time in hindsight.
-WAITING = product(axis("learner", ["anytime"]), axis("schedule", ["every"]), axis("waiting_time", [1, 2, 5, 20, 50]))
-SMALL = product(axis("learner", ["anytime"]), axis("model.width", [19, 32]))
-PRICES = product(axis("learner", ["anytime"]), axis("schedule", ["adaptive"]), axis("price", [1e-12, 1e-11, 1e-10]))
+WAITING = product(axis("learner", ["anytime,v1"]), axis("schedule", ["every"]), axis("waiting_time", [1, 2, 5, 20, 50]))
+SMALL = product(axis("learner", ["anytime,v1"]), axis("model.width", [19, 32]))
+PRICES = product(axis("learner", ["anytime,v1"]), axis("schedule", ["adaptive"]), axis("price", [1e-12, 1e-11, 1e-10]))
 
 
 def ablation():
   """All parts on, each off, each alone, and all off."""
-  off = lambda names: {"learner": "anytime"} | {field: value for name in names for field, value in PARTS[name].items()}
+  off = lambda names: {"learner": "anytime,v1"} | {field: value for name in names for field, value in PARTS[name].items()}
   each = [[name] for name in PARTS]
   all_but = [[other for other in PARTS if other != name] for name in PARTS]
   return [off(names) for names in ([], *each, *all_but, [*PARTS])]

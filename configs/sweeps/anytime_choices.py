@@ -23,5 +23,5 @@ CHANGES = [
 
 
 def get_sweep():
-  points = [FIVE, *({"learner": "anytime"} | changes for changes in CHANGES)]
+  points = [FIVE, *({"learner": "anytime,v1"} | changes for changes in CHANGES)]
   return Sweep("configs/mnist.py", product(axis("seed", [1000, 1001]), points))

@@ -12,18 +12,18 @@ with the adaptive schedule. The results are in docs/results/anytime.
 from alma_jax.sweeps import Sweep, axis, product
 
 STREAM = {"num_megabatches": 20, "model.width": 8}
-ONE = [{**STREAM, "learner": "anytime", "train.steps": 1000}, *({**STREAM, "waiting_time": 1, **point} for point in (
+ONE = [{**STREAM, "learner": "anytime,v1", "train.steps": 1000}, *({**STREAM, "waiting_time": 1, **point} for point in (
     {"learner": "sm", "epochs": 10},
     {"learner": "ens", "epochs": 2},
     {"learner": "umix", "epochs": 2},
     {"learner": "gens", "epochs": 10},
     {"learner": "sm", "epochs": 1, "replay": 1.0},
 ))]
-WAITING = [{**STREAM, "learner": "anytime", "train.steps": 1000, "schedule": "every", "waiting_time": wait}
+WAITING = [{**STREAM, "learner": "anytime,v1", "train.steps": 1000, "schedule": "every", "waiting_time": wait}
            for wait in (1, 2, 4, 5, 10, 20)]
-PRICES = [{**STREAM, "learner": "anytime", "train.steps": 1000, "schedule": "adaptive", "price": price}
+PRICES = [{**STREAM, "learner": "anytime,v1", "train.steps": 1000, "schedule": "adaptive", "price": price}
           for price in (1e-12, 5e-12, 2e-11)]
-FIVE = [{"learner": "anytime"}, {"learner": "ens", "epochs": 10}]
+FIVE = [{"learner": "anytime,v1"}, {"learner": "ens", "epochs": 10}]
 
 
 def get_sweep():
