@@ -104,3 +104,15 @@ def test_the_description_of_a_predictor_is_checked(old, tmp_path, capsys, change
 def test_the_format_takes_no_part_in_the_identity_of_a_run(old):
   tree = json.loads((old / "runs/new/config.json").read_text())
   assert configs.digest(tree) == configs.digest(tree | {"format": 3})
+
+
+def test_a_field_that_was_added_since_does_not_part_a_run_from_its_folder(tmp_path):
+  with pytest.raises(alma_jax.Stopped):
+    alma_jax.run(config(), tmp_path, should_stop=lambda: True)
+  tree = json.loads((tmp_path / "config.json").read_text())
+  del tree["train"]["shift"]
+  (tmp_path / "config.json").write_text(json.dumps(tree))
+  assert alma_jax.run(config(), tmp_path).summary["num_megabatches"] == 4
+  assert configs.changed_since(configs.identity(tree), configs.parse(config()), "there", "here") == []
+  moved = configs.parse(small_config(dataset__name="digits", train__shift=1))
+  assert configs.changed_since(configs.identity(tree), moved, "there", "here") == ["train.shift (absent there, 1 here)"]

@@ -21,6 +21,7 @@ from alma_jax.config.identity import (
     INCIDENTAL,
     INCIDENTAL_LIVE,
     STORED,
+    changed_since,
     compared,
     default_workdir,
     differences,
@@ -32,6 +33,6 @@ from alma_jax.config.presets import RECIPES, Recipe, base, language, tasks
 from alma_jax.config.registry import register
 
 __all__ = [
-    "FIXED", "INCIDENTAL", "INCIDENTAL_LIVE", "RECIPES", "STORED", "Recipe", "base", "changed", "compared",
-    "default_workdir", "differences", "digest", "fields_of", "find", "flatten", "identity", "language", "load_file",
+    "FIXED", "INCIDENTAL", "INCIDENTAL_LIVE", "RECIPES", "STORED", "Recipe", "base", "changed", "changed_since",
+    "compared", "default_workdir", "differences", "digest", "fields_of", "find", "flatten", "identity", "language", "load_file",
     "nested", "overridden", "packaged", "parse", "register", "run_file", "tasks", "to_dict"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from alma_jax.config.layout import Tree, flatten, to_dict
+from alma_jax.config.layout import Tree, defaults, flatten, to_dict
 from alma_jax.config.schema import RunConfig
 from alma_jax.config.sections import LIVE
 from alma_jax.files import MOST_OF_NAME
@@ -47,7 +47,18 @@ def differences(stored: Tree, config: RunConfig) -> list[str]:
   Returns:
     List of "FIELD (VALUE there, VALUE here)"; empty if the config describes the stored run.
   """
-  return compared(identity(stored), identity(config), "there", "here")
+  return changed_since(identity(stored), config, "there", "here")
+
+
+def changed_since(stored: Mapping[str, Any], config: RunConfig, where_old: str, where_new: str) -> list[str]:
+  """As `compared`, of a stored identity and a config.
+
+  A field that was added since has its default, with which a run goes on as before; so it is no difference.
+  """
+  now = identity(config)
+  default = json.loads(json.dumps({name: value for name, value in defaults(now).items() if name in now}))
+  added = {name: value for name, value in now.items() if name not in stored and value == default[name]}
+  return compared({**stored, **added}, now, where_old, where_new)
 
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any], where_old: str, where_new: str) -> list[str]:

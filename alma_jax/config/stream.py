@@ -100,21 +100,26 @@ class Power(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Geometric(Schedule):
-  """Trains at t_1 = 1 and t_(s+1) = max(t_s + 1, round(factor t_s)), up to B; there may be no training at B."""
+  """Trains at t_1 = 1 and t_(s+1) = max(t_s + 1, round(factor t_s)), up to B."""
   name: str = "geometric"
   factor: float = field(1.15, "factor from one training to the next", above=1)
+  train_at_end: bool = field(False, "train at the end of the stream, too, on what is left")
+
+  @property
+  def trains_at_end(self) -> bool:  # type: ignore[override]  # it depends on a field
+    return self.train_at_end
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
     ends = [1]
     while (t := max(ends[-1] + 1, round(self.factor * ends[-1]))) <= num_megabatches:
       ends.append(t)
-    return tuple(ends)
+    return (*ends, num_megabatches) if self.train_at_end and ends[-1] < num_megabatches else tuple(ends)
 
   def next(self, t: int, num_megabatches: int) -> int | None:
     end = 1
     while end < t:
       end = max(end + 1, round(self.factor * end))
-    return end
+    return min(end, num_megabatches) if self.train_at_end and num_megabatches else end
 
 
 @dataclasses.dataclass(frozen=True)

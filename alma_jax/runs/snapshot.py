@@ -120,7 +120,7 @@ def spec_and_host(opened: checkpoint.Opened) -> tuple[dict[str, Any], dict[str, 
 
 def check_config(path: pathlib.Path, config: schema.RunConfig, meta: checkpoint.Meta) -> None:
   """Raises BadInput if config.json of the run folder `path` is not that of a checkpoint's meta."""
-  differ = configs.compared(meta["config"], configs.identity(config), "in the checkpoint", "now")
+  differ = configs.changed_since(meta["config"], config, "in the checkpoint", "now")
   if differ:
     raise BadInput(f"{path / 'config.json'} was changed after its checkpoints were saved: {', '.join(differ)}; restore "
                    "it, or --overwrite the run.")

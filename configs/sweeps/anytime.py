@@ -37,7 +37,8 @@ PRICES = product(axis("learner", ["anytime,v1"]), axis("schedule", ["adaptive"])
 
 def ablation():
   """All parts on, each off, each alone, and all off."""
-  off = lambda names: {"learner": "anytime,v1"} | {field: value for name in names for field, value in PARTS[name].items()}
+  off = lambda names: {"learner": "anytime,v1"} | {
+      field: value for name in names for field, value in PARTS[name].items()}
   each = [[name] for name in PARTS]
   all_but = [[other for other in PARTS if other != name] for name in PARTS]
   return [off(names) for names in ([], *each, *all_but, [*PARTS])]
