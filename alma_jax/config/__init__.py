@@ -34,5 +34,5 @@ from alma_jax.config.registry import register
 
 __all__ = [
     "FIXED", "INCIDENTAL", "INCIDENTAL_LIVE", "RECIPES", "STORED", "Recipe", "base", "changed", "changed_since",
-    "compared", "default_workdir", "differences", "digest", "fields_of", "find", "flatten", "identity", "language", "load_file",
-    "nested", "overridden", "packaged", "parse", "register", "run_file", "tasks", "to_dict"]
+    "compared", "default_workdir", "differences", "digest", "fields_of", "find", "flatten", "identity", "language",
+    "load_file", "nested", "overridden", "packaged", "parse", "register", "run_file", "tasks", "to_dict"]
