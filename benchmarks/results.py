@@ -65,22 +65,23 @@ CIFAR_ONE = {
     "`gens`, 10 epochs": f"{_SMALL}gens-epochs10", "`ens`, 2 epochs": f"{_SMALL}ens-epochs2",
     "`umix`, 2 epochs": f"{_SMALL}umix-epochs2", "`sm`, 1 epoch of all data": f"{_SMALL}sm-epochs1-replay1.0",
 }
-CHOICES = {
-    "(none)": "anytime",
-    "`average=0.2`": "anytime-average0.2", "`average=0.2 decay=0`": "anytime-average0.2-decay0.0",
-    "`average=0.2 start=average decay=0`": "anytime-average0.2-startaverage-decay0.0",
-    "`replay_share=0.8`": "anytime-replay_share0.8",
-    "`batch_size=64 steps=160`": "anytime-batch_size64-steps160",
-    "`batch_size=32 steps=320`": "anytime-batch_size32-steps320",
-    "`factor=1.08 steps=51`": "anytime-factor1.08-steps51", "`factor=1.3 steps=135`": "anytime-factor1.3-steps135",
-    "`schedule=power num_trainings=37 exponent=2`": "anytime-schedulepower-num_trainings37-exponent2.0",
-    "`schedule=power num_trainings=37 exponent=4`": "anytime-schedulepower-num_trainings37-exponent4.0",
-    "`shrink=0.8 perturb=0.1`": "anytime-shrink0.8-perturb0.1",
-    "`optimizer=adam learning_rate=0.001`": "anytime-optimizeradam-learning_rate0.001",
-    "`width=98`": "anytime-width98",
-    "`memory_size=5000`": "anytime-memory_size5000", "`memory_size=1000`": "anytime-memory_size1000",
-    "five networks (`ens`) of width 32": "ens-schedulegeometric-replay_shareuniform-steps80-eval_every1000000-decay0.5-"
-                                         "label_smoothing0.1-weight_decay0.001",
+# {(data, multiply-adds of a mega-batch): the kind of runs in frontier.csv}, and version 1 at the same multiply-adds.
+FRONTIER = {("digits, 20", "1.1e8"): "digits", ("MNIST, 500", "9.8e6"): "m9", ("MNIST, 500", "9.8e7"): "m10",
+            ("CIFAR-10, 20", "2.9e9"): "c10", ("CIFAR-10, 20", "2.9e10"): "c11"}
+FIRST = {"m10": ("runs.csv", "anytime"), "c11": ("cifar.csv", f"{_SMALL}anytime-steps1000")}
+OFF = {
+    "all parts": "anytime", "VGG of width 8": "anytime-namevgg-width8",
+    "Adam, rate 0.002": "anytime-optimizeradam-learning_rate0.002",
+    "decay instead of the average": "anytime-average0.0-decay0.5", "no flips and shifts": "anytime-shift0-flipfalse",
+    "as many steps in every stage": "anytime-steps_exponent0.0", "factor 1.15": "anytime-factor1.15",
+    "no smoothed labels": "anytime-label_smoothing0.0", "a tenth held out": "anytime-val_fraction0.1",
+    "batches of 128": "anytime-batch_size128",
+    "version 1": "anytime_v1-width8-steps0", "version 1, `compact`": "anytime_v1-width0-steps0-namecompact",
+    "version 1, Muon": "anytime_v1-width8-steps0-optimizermuon-learning_rate0.05",
+    "version 1, average": "anytime_v1-width8-steps0-average0.5-decay0.0",
+    "version 1, these flips and shifts": "anytime_v1-width8-steps0-augmentfalse-shift2-fliptrue",
+    "version 1, these stages and steps": "anytime_v1-width8-steps0-steps_exponent0.25-factor1.3",
+    "version 1, smoothed labels": "anytime_v1-width8-steps0-label_smoothing0.1",
 }
 BOOKS = {"`anytime`": "anytime", "`sm`": "sm", "`sm`, `train.decay=0.3`": "sm-decay0.3"}
 CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
@@ -96,7 +97,8 @@ def main() -> None:
 def tables() -> list[tuple[str, str]]:
   """(title, Markdown) of each table of the page."""
   mnist, cifar = read("runs.csv"), read("cifar.csv")
-  return [("Choices, on held-out training images", compared(read("choices.csv"), CHOICES, "(none)")),
+  return [("The frontier", frontier()),
+          ("Parts, on held-out training images", compared(read("parts.csv"), OFF, "all parts")),
           ("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
           ("Parts", compared(mnist, PARTS, "all parts")), ("The adaptive schedule", adaptive(mnist, *MNIST_PRICES)),
           ("CIFAR-10, 20 mega-batches, width 8", compared(cifar, CIFAR_ONE, "`sm`, 10 epochs")),
@@ -127,6 +129,20 @@ def compared(runs: pd.DataFrame, kinds: dict[str, str], reference: str) -> str:
                  brief(mine[HELD].mean())])
     counts.append(str(len(mine)))
   return markdown(rows, counts)
+
+
+def frontier() -> str:
+  """A row for each data set and budget."""
+  runs = read("frontier.csv")
+  rows = [["mega-batches", "`train.budget`", "CER", "version 1", "final error", "multiply-adds", "parameters held"]]
+  for (data, budget), kind in FRONTIER.items():
+    mine, first = runs.loc[kind], ""
+    if kind in FIRST:
+      file, name = FIRST[kind]
+      first = spread(read(file).loc[name]["cer"])
+    rows.append([data, budget, spread(mine["cer"]), first, f"{mine['final_error'].mean():.4f}",
+                 brief(mine[MACS].mean()), brief(mine[HELD].mean())])
+  return markdown(rows, [])
 
 
 def markdown(rows: list[list[str]], counts: list[str]) -> str:
