@@ -4,7 +4,8 @@
 
 They are SVG files, whose colours follow the reader's theme, light or dark. front.svg shows the runs in
 docs/results/anytime/runs.csv and frontier.csv: CER against compute on MNIST in 500 mega-batches, means over seeds.
-timeline.svg is a sketch with invented errors. learners.svg shows the runs of pictures.py, docs/images/learners/summary.csv.
+timeline.svg is a sketch with invented errors. learners.svg shows the runs of pictures.py,
+docs/images/learners/summary.csv.
 """
 import argparse
 import math
@@ -80,8 +81,8 @@ def front() -> str:
   bend = f"M{x0 - 8:.0f},{y0 + 8:.0f} Q{x0 - 40:.0f},{y1:.0f} {x1 + 18:.0f},{y1 - 3:.0f}"
   parts.append(f'<path class="arrow" d="{bend}"/>'
                f'<path class="head" d="M{x1 + 9:.0f},{y1 - 2:.0f} l12,-7 l0,12 z"/>')
-  return svg("CER against compute on MNIST: anytime has a fifth of the error of an ensemble at a fifteenth of its compute",
-             LEFT + WIDTH + 118, TOP + HEIGHT + 66,
+  return svg("CER against compute on MNIST: anytime has a fifth of the error of an ensemble at a fifteenth of its "
+             "compute", LEFT + WIDTH + 118, TOP + HEIGHT + 66,
              [*parts, text((x0 + x1) / 2, y(5), "a fifth of the error, a fifteenth of the compute", "bold mid")])
 
 
