@@ -104,7 +104,7 @@ def plane() -> str:
     is_best = name == "anytime"
     parts.append(circle(right(macs), down(cer), "anytime" if is_best else "other")
                  + text(right(macs) + across, down(cer) + below, name, "anytime bold" if is_best else anchor))
-  return svg("CER against compute of all learners on the digits: anytime has a third of the CER of ens at its compute",
+  return svg("CER against compute of all learners on the digits: anytime has less than a third of the CER of ens",
              LEFT + WIDTH + 76, TOP + HEIGHT + 66, parts)
 
 

@@ -5,8 +5,9 @@
 LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, or
 anytime (docs/anytime.md). If there is no train/ and test/, a fifth of every class is
 held out as the test set. All images must have the same size;
---config.dataset.image_size=32 resizes them. There are 10 mega-batches, the waiting time
-is 1, and the network is an MLP. For photographs of 32 or more pixels a side add
+--config.dataset.image_size=32 resizes them. There are 10 mega-batches and the waiting
+time is 1. anytime chooses the network, and trains on shifted and mirrored copies. The
+other learners train an MLP; for photographs of 32 or more pixels a side add
 --config.model.name=vgg --config.train.augment=true.
 """
 from ml_collections import ConfigDict

@@ -18,7 +18,7 @@ def test_a_recipe_is_its_learner_with_its_fields(name):
   assert recipe.changes.items() <= flat.items()
   plain = configs.flatten(configs.base(recipe.learner).to_dict())
   assert {field for field in plain if field in flat and flat[field] != plain[field]} == {"log.label"} | {
-      field for field, value in recipe.changes.items() if plain[field] != value}
+      field for field, value in recipe.changes.items() if plain.get(field, value) != value}
 
 
 @pytest.mark.parametrize("name", NAMES)

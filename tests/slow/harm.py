@@ -81,7 +81,7 @@ def cases(folder: pathlib.Path) -> list[Case]:
              ("sweeps",)) for learner in ("finetune", "select", "mntdp")),
       *(Case(f"text:{learner}", f"lm:{learner},tiny", _text(folder), ("sweeps",))
         for learner in ("sm", "ens", "gens")),
-      Case("live", "live:anytime", (f"--config.dataset.name=live:{_live(folder)}", "--config.train.steps=200"),
+      Case("live", "live:anytime", (f"--config.dataset.name=live:{_live(folder)}", "--config.train.budget=1e8"),
            ("sweeps",)),
   ]
   return found

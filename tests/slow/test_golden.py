@@ -24,14 +24,14 @@ import alma_jax
 
 pytestmark = pytest.mark.slow
 
-IMAGES = ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff", "hmoe", "anytime")
-TEXTS = ("sm", "ens", "gens", "gmoe", "btm", "anytime")
+IMAGES = ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff", "hmoe", "anytime,v1")
+TEXTS = ("sm", "ens", "gens", "gmoe", "btm", "anytime,v1")
 TASKS = ("independent", "finetune", "new_head", "replay", "oracle", "select", "mntdp")
 ALL = ("--config.log.tensorboard=false", "--config.checkpoint.keep_every=1", "--config.train.batch_size=64",
        "--config.model.width=8")
 SHORT = (*ALL, "--config.train.epochs=2", "--config.stream.num_megabatches=4")
 OPTIONS = {
-    "digits-anytime": ("--config.train.steps=20",),
+    "digits-anytime,v1": ("--config.train.steps=20",),
     "digits-gmoe": ("--config.stream.replay=0.5", "--config.learner.keep_optimizer=true"),
     "digits-hmoe": ("--config.learner.split_every=2", "--config.learner.em_rounds=2"),
     "tasks-replay": ("--config.train.steps=30",),
@@ -89,12 +89,14 @@ def live_folder(path):
 def test_a_run_computes_what_it_did(tmp_path, request, name):
   kind, learner = name.split("-")
   config, flags = f"configs/{kind}.py:{learner}", SHORT
-  if learner != "anytime" and kind not in ("tasks", "lm"):
+  if learner != "anytime,v1" and kind not in ("tasks", "lm"):
     flags = (*flags, "--config.stream.waiting_time=1")
   if kind == "tasks":
     config, flags = f"{config},digits", (*flags, "--config.stream.num_megabatches=3", "--config.train.epochs=3")
   elif kind == "lm":
-    config, flags = f"{config},tiny", (*TEXT, f"--config.dataset.name=text:{request.getfixturevalue('books')}")
+    learner, comma, version = learner.partition(",")
+    config = f"configs/lm.py:{learner},tiny{comma}{version}"
+    flags = (*TEXT, f"--config.dataset.name=text:{request.getfixturevalue('books')}")
   elif kind in ("mnist", "cifar"):
     flags = (*flags, f"--config.dataset.data_dir={request.getfixturevalue('tfds_dir')}", "--config.model.width=2")
   elif kind == "live":
