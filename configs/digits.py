@@ -13,4 +13,7 @@ from alma_jax import config
 
 
 def get_config(learner: str = "ens") -> ConfigDict:
-  return config.base(learner)
+  c = config.base(learner)
+  if learner == "anytime":
+    c.model.width = 150  # chosen on held-out training images
+  return c

@@ -24,5 +24,4 @@ def get_config(learner: str = "ens") -> ConfigDict:
   if learner == "anytime":
     c.train.budget = 1e10  # a second or two on two CPU cores
     c.train.shift = 2
-    c.train.flip = True
   return c

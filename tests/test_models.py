@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from runs import small_config
 
+from alma_jax import config as configs
 from alma_jax import keys, models
 from alma_jax.config.registry import NETWORKS
 from alma_jax.errors import BadInput
 from alma_jax.models import compact, convolution, cost, layers
+from alma_jax.training import optimizers
 
 
 def build(name, width, shape, classes=10, precision="float32", axis=None):
@@ -73,13 +76,17 @@ def test_auto_is_compact_for_images_that_are_large_enough():
 
 
 @pytest.mark.parametrize("shape", [(13, 14, 1), (64,)])
-def test_auto_is_a_perceptron_for_others_whose_steps_count_less(shape):
-  """It starts as `mlp` does; a step of the parameters changes it by a tenth of their change."""
+def test_auto_is_a_perceptron_for_others_that_muon_leaves_to_adam(shape):
   network, plain, x = build("auto", 4, shape), build("mlp", 4, shape), jnp.ones((2, *shape))
   start, same = variables(network, shape), variables(plain, shape)
-  np.testing.assert_allclose(network.apply(start, x, None, train=False)[0], plain.apply(same, x, None, train=False)[0],
-                             rtol=1e-5)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(0.1 * a, b, rtol=1e-6), start.params, same.params)
+  outputs = [each.apply(state, x, None, train=False)[0] for each, state in ((network, start), (plain, same))]
+  np.testing.assert_array_equal(*outputs)
+  train = configs.parse(small_config(train__optimizer="muon", train__learning_rate=0.1)).train
+  grads = jax.tree.map(jnp.ones_like, start.params)
+  optimizer = optimizers.of(train)
+  updates, _ = optimizer.update(grads, optimizer.init(start.params), start.params)
+  for leaf in jax.tree.leaves(updates):  # Adam's first step is its learning rate
+    np.testing.assert_allclose(leaf, -0.01, rtol=1e-3)
 
 
 def test_mixture_counts_are_those_of_its_parts():

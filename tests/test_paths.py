@@ -128,7 +128,7 @@ def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
 
 def test_replay_draws_evenly_over_tasks(tmp_path):
   """A task of 20 images is drawn as often as one of 200; errors are means over tasks."""
-  task = sequence.JointClassification(2, False, 0.0, 3)
+  task = sequence.JointClassification(2, False, num_tasks=3)
   sums = task.sums(np.zeros((4, 6), np.float32), classification.Batch(None, np.array([0, 1, 1, 0]), None, np.array(
       [0, 0, 0, 2]), np.full(4, 2)), np.array([True, True, True, True]))  # equal logits predict class 0
   assert sums.wrong.tolist() == [2, 0, 0]

@@ -100,7 +100,7 @@ def test_the_sizes_of_a_stage_that_has_not_arrived_are_a_guess():
   assert [side.tolist() for side in kept.sizes((2,))] == [[19], [2], [0.0], [1.0]]
   assert [side.tolist() for side in kept.sizes((5,))] == [[48], [5], [0.0], [1.0]]  # 2.5 times as many, rounded up
   apart = memory.make(image_sections.Stream(0), Arrived(feed, 0.0, np.arange(7, dtype=np.int32)), 0)
-  assert [side.tolist() for side in apart.sizes((5,))] == [[53], [7], [0.0]]
+  assert [side.tolist() for side in apart.sizes((5,))] == [[53], [7], [0.0], [1.0]]
 
 
 @given(sizes(), st.sampled_from([0.3, 0.5, 1.0]))

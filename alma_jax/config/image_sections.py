@@ -38,7 +38,8 @@ class Epochs(AnyTrain):
       at_least=0, below=1)
   augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
   shift: int = field(
-      0, "move training images at random by up to this many pixels, with mirrored edges; for images only", at_least=0)
+      0, "move training images at random by up to this many pixels, at most a fourteenth of their size, with mirrored "
+      "edges; for images only", at_least=0)
   flip: bool = field(False, "flip training images from left to right at random; for images only")
 
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose

@@ -32,20 +32,19 @@ class Dense(nn.Module):
   Attributes:
     features: number of outputs.
     dtype: of the computation.
-    gain: factor of the parameters, which start as many times larger. Steps of a given size then change the layer less.
+    matrix: name of the kernel. `muon` takes a `kernel` for a matrix, and leaves one of another name to Adam.
   """
   features: int
   dtype: jnp.dtype = jnp.float32
-  gain: float = 1.0
+  matrix: str = "kernel"
 
   @nn.compact
   def __call__(self, x_BD: Array) -> Array:
     fan_in = x_BD.shape[1]
-    init = lambda key, shape: kernel_init(key, shape[::-1]).T / self.gain
-    kernel = self.param("kernel", init, (self.features, fan_in)).astype(self.dtype)
-    bias = self.param("bias", lambda *args: bias_init(fan_in)(*args) / self.gain, (self.features,)).astype(self.dtype)
-    x_BD = jax.lax.dot_general(x_BD.astype(self.dtype), kernel, (((1,), (1,)), ((), ()))) + bias[None]
-    return x_BD if self.gain == 1 else self.gain * x_BD
+    init = lambda key, shape: kernel_init(key, shape[::-1]).T
+    kernel = self.param(self.matrix, init, (self.features, fan_in)).astype(self.dtype)
+    bias = self.param("bias", bias_init(fan_in), (self.features,)).astype(self.dtype)
+    return jax.lax.dot_general(x_BD.astype(self.dtype), kernel, (((1,), (1,)), ((), ()))) + bias[None]
 
 
 class Head(Dense):

@@ -47,13 +47,13 @@ class MLP(nn.Module):
     num_classes: K.
     dtype: of the computation.
     residuals: units of the residual layer behind each hidden layer, 0 for none; empty: none anywhere.
-    gain: see layers.Dense.
+    matrix: see layers.Dense.
   """
   widths: tuple[int, ...]
   num_classes: int
   dtype: jnp.dtype = jnp.float32
   residuals: tuple[int, ...] = ()
-  gain: float = 1.0
+  matrix: str = "kernel"
   frozen: tuple[str, ...] = ()  # changes nothing: there is no batch norm
 
   convolutional = False
@@ -69,7 +69,7 @@ class MLP(nn.Module):
     """Logits, float32 [B, K], of x [B, ...] float. The mask and `train` change nothing."""
     x_BD = x_B.reshape(x_B.shape[0], -1).astype(self.dtype)
     for i, width in enumerate(self.widths):
-      x_BD = nn.relu(layers.Dense(width, self.dtype, self.gain, name=f"hidden{i}")(x_BD))
+      x_BD = nn.relu(layers.Dense(width, self.dtype, self.matrix, name=f"hidden{i}")(x_BD))
       if self.residuals and self.residuals[i]:
         x_BD = layers.Residual(self.residuals[i], self.dtype, None, name=f"residual{i}")(x_BD, mask_B, train)
-    return layers.Head(self.num_classes, self.dtype, self.gain, name="output")(x_BD)
+    return layers.Head(self.num_classes, self.dtype, self.matrix, name="output")(x_BD)

@@ -19,6 +19,7 @@ from alma_jax.problems import contract, measures
 from alma_jax.types import Array, Key, Variables
 
 PAD = 4  # pixels around an image that is cropped at random
+LEAST_SHIFTED = 14  # pixels a side for each pixel by which an image is moved: small images lose too much
 BLACK = -1.9  # about the value of a black pixel after normalisation
 
 Arrays = Mapping[str, Any]  # a contribution: arrays [B, K] of jax or of numpy by name
@@ -136,7 +137,8 @@ class Classification(contract.Problem):
       return x
     if self.augment:
       return flip_and_crop(key, x, offset, total, PAD, flips=True, mode="constant", constant_values=BLACK)
-    return flip_and_crop(key, x, offset, total, min(self.shift, min(x.shape[1:3]) - 1), self.flip, mode="reflect")
+    shift = min(self.shift, min(x.shape[1:3]) // LEAST_SHIFTED)
+    return flip_and_crop(key, x, offset, total, shift, self.flip, mode="reflect")
 
   def zeros(self, network: Any) -> Sums:
     del network
