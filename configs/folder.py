@@ -7,8 +7,9 @@ anytime (docs/anytime.md). If there is no train/ and test/, a fifth of every cla
 held out as the test set. All images must have the same size;
 --config.dataset.image_size=32 resizes them. There are 10 mega-batches and the waiting
 time is 1. anytime chooses the network, and trains on shifted copies; for photographs add
---config.train.flip=true, which mirrors them. The other learners train an MLP; for photographs of 32 or more pixels a side add
---config.model.name=vgg --config.train.augment=true.
+--config.train.flip=true, which mirrors them. The other learners train an MLP; for
+photographs of 32 or more pixels a side add --config.model.name=vgg
+--config.train.augment=true.
 """
 from ml_collections import ConfigDict
 
