@@ -83,7 +83,7 @@ def front() -> str:
                f'<path class="head" d="M{x1 + 9:.0f},{y1 - 2:.0f} l12,-7 l0,12 z"/>')
   return svg("CER against compute on MNIST: anytime has a fifth of the error of an ensemble at a fifteenth of its "
              "compute", LEFT + WIDTH + 118, TOP + HEIGHT + 66,
-             [*parts, text(x1 + 8, y(1.5), "a fifth of the error, a fifteenth of the compute", "bold")])
+             [*parts, text(x1 + 8, y(1.5), "1/5 of the error, 1/15 of the compute", "bold")])
 
 
 def plane() -> str:
