@@ -1,12 +1,15 @@
 """`train.budget`: what it decides, and what a run then spends."""
+import json
+
 import numpy as np
 import pytest
+from reports import change
 from runs import alma, blobs, small_config
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.runs import settings
-from alma_jax.sweeps import dry_run
+from alma_jax.reports import read
+from alma_jax.runs import budget, settings
 
 FREE = dict(model__width=0, train__steps=0, train__batch_size=0)
 
@@ -47,19 +50,35 @@ def test_a_larger_budget_pays_for_wider_networks_and_more_steps():
   assert abs(large["train.batch_size"] - 32) <= 2
 
 
-def test_a_folder_keeps_the_config_as_given_and_predicts_with_what_was_decided(tmp_path, arrays):
+def test_a_folder_keeps_the_config_as_given_and_what_was_decided(tmp_path, arrays):
   config = budgeted(1e6)
   run = alma_jax.run(config, tmp_path / "run", data=arrays)
+  tree = json.loads((tmp_path / "run/config.json").read_text())
+  assert tree["model"]["width"] == tree["train"]["steps"] == 0
   stored = alma_jax.load_run(tmp_path / "run")
-  assert stored.config.model.width == stored.config.train.steps == 0
-  assert stored.config.train.budget == 1e6
+  assert stored.config.model.width == tree["decided"]["model.width"] > 0
+  assert read.read(tmp_path / "run").row["model.width"] == stored.config.model.width
   assert np.mean(stored.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
   alma_jax.run(config, tmp_path / "run", data=arrays)  # it is the same run, and complete
 
 
-def test_a_dry_run_predicts_what_the_budget_pays_for():
-  predicted, = dry_run.predict([configs.parse(configs.base("anytime"))])
-  assert predicted.macs == pytest.approx(20 * 1.1e8, rel=0.05)
+def test_a_run_goes_on_with_what_was_decided_when_it_began(tmp_path, arrays, monkeypatch):
+  """A later version may have another rule."""
+  config, left = budgeted(1e6), iter([False] * 5)
+  with pytest.raises(alma_jax.Stopped):
+    alma_jax.run(config, tmp_path / "stopped", data=arrays, should_stop=lambda: next(left, True))
+  whole = alma_jax.run(config, tmp_path / "whole", data=arrays)
+  monkeypatch.setattr(budget, "RATIO", 50.0)
+  assert decided(config) != whole.config.model.width
+  assert alma_jax.run(config, tmp_path / "stopped", data=arrays).summary["cer"] == whole.summary["cer"]
+
+
+@pytest.mark.parametrize("entry", [{"model.width": 0}, {"model.width": "8"}, {"train.epochs": 3}, {"other": 1}, [8]])
+def test_a_damaged_decision_is_refused(tmp_path, arrays, entry):
+  alma_jax.run(budgeted(1e6), tmp_path, data=arrays)
+  change(tmp_path / "config.json", decided=entry)
+  with pytest.raises(alma_jax.BadInput, match="config.json"):
+    print(alma_jax.load_run(tmp_path).config)
 
 
 def test_too_small_a_budget_is_refused(tmp_path):

@@ -61,7 +61,8 @@ TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
     learner__search="reinforce", learner__search_steps=3)}
 
 CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
-CASES |= {"live sm full": FULL, "offline expert": {}, "offline anytime": dict(train__steps=2, train__batch_size=12),
+CASES |= {"live sm full": FULL, "offline expert": {},
+          "offline anytime": dict(model__width=0, train__batch_size=0, train__budget=2e4),
           "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
           "offline hmoe rounds": ROUNDS}
 CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}

@@ -18,8 +18,8 @@ INCIDENTAL = ("dataset.data_dir", "checkpoint.", "log.", "devices")
 INCIDENTAL_LIVE = ("dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples", "dataset.max_bytes")
 # What config.json holds besides the fields: its format, hashes of the data and of a pretrained network, and the version
 # that wrote the file. Then, from the start of the run, hashes of the files that define a user's learner or network and
-# of the arrays in it, and the versions, devices and compiler flags.
-STORED = ("format", "data_fingerprint", "root_sha256", "alma_jax_version", "code", "arrays", "made_with")
+# of the arrays in it, the fields that train.budget decides, and the versions, devices and compiler flags.
+STORED = ("format", "data_fingerprint", "root_sha256", "alma_jax_version", "code", "arrays", "decided", "made_with")
 
 
 def identity(config: RunConfig | Tree) -> Tree:

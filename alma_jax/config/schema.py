@@ -78,6 +78,11 @@ class RunConfig(Section):
     """Number of trainings of a stage; a guess if the learner decides in the stage."""
     return self.learner.num_tried
 
+  @property
+  def num_trainings(self) -> int:
+    """Number of trainings of a stage by `train.steps` or `train.epochs`, for predictions."""
+    return self.num_candidates * (self.model.num_experts if self.learner.splits_data and self.train.steps else 1)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageConfig(RunConfig):

@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 from alma_jax import models
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
+from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Array, Cost, Tree, Variables
@@ -261,6 +262,18 @@ def untrained(learner: Learner) -> LearnerState | None:
     return None
   spec, host = specs[0]
   return LearnerState(spec, shapes, host=host)
+
+
+def planned_macs(learner: Learner, num_stages: int) -> list[int]:
+  """Forward multiply-adds of an example in each stage of an untrained learner, for predictions.
+
+  Only the shapes of its state are used, if its init can be traced.
+  """
+  with cost.predicting():
+    state = untrained(learner)
+  state = state or learner.init()
+  with cost.predicting():
+    return [learner.planned_cost(state, stage).fwd_macs for stage in range(num_stages)]
 
 
 def check_state(before: LearnerState, after: LearnerState, name: str) -> None:

@@ -133,7 +133,8 @@ def _measure(first: Record, second: Record) -> Measure:
 
 def _differences(first: Record, second: Record) -> tuple[list[str], bool]:
   """(sentences about the configurations and the data, whether mega-batches of one t hold the same examples)."""
-  differences = configs.compared(configs.identity(first.tree), configs.identity(second.tree), "in A", "in B")
+  a, b = (configs.identity(each.tree) | each.decided for each in (first, second))
+  differences = configs.compared(a, b, "in A", "in B")
   if first.tree[DATA] != second.tree[DATA]:
     differences.append("the contents of the data")
   lines = ["Differences of the configurations:", *(f"  {each}" for each in differences)] if differences else [

@@ -36,26 +36,28 @@ def applied(config: schema.RunConfig, decided: Decided) -> schema.RunConfig:
   return config
 
 
-def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes) -> Decided:
+def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes, before: Decided) -> Decided:
   """What `train.budget` decides: values of those of model.width, train.steps and train.batch_size that are 0.
 
   Args:
     config: of the run.
     facts: of its protocol.
     sizes: of all stages; of a stream without a limit, those of the first.
+    before: what it decided when the run began, with which the run goes on; empty for a new run.
 
   Raises:
     BadInput: the budget is below one step a stage.
   """
   if not config.train.budget:
     return {}
+  set_ = {_WIDTH: config.model.width, _STEPS: config.train.steps, _BATCH: config.train.batch_size}
+  free = {path for path, value in set_.items() if not value}
+  if before.keys() == free:
+    return before
   num = config.stream.num_megabatches or UNLIMITED
   total, sizes = num * config.train.budget, sizes if sizes.exact else _expected(config, num, sizes)
   spent = _spending(config, facts, sizes)
-  free = [path for path, value in ((_BATCH, config.train.batch_size), (_WIDTH, config.model.width),
-                                   (_STEPS, config.train.steps)) if not value]
-  found = {_BATCH: BATCH, _STEPS: 1}
-  found = {path: found[path] for path in free if path in found}
+  found = {path: first for path, first in ((_STEPS, 1), (_BATCH, BATCH)) if path in free}
   if _WIDTH in free:
     by_rule = functools.partial(_wanted, config, facts)
     found[_WIDTH] = _nearest(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
@@ -65,7 +67,7 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes) -> Decided:
     raise BadInput(f"train.budget={config.train.budget:g} multiply-adds a mega-batch pay for less than a step in every "
                    f"stage; raise it to {spent(found) / num:.2g}, or lower the model.width, train.steps or "
                    "train.batch_size that you set.")
-  return {path: found[path] for path in (_WIDTH, _STEPS, _BATCH) if path in found}
+  return {path: found[path] for path in set_ if path in found}
 
 
 def _wanted(config: schema.RunConfig, facts: Facts, width: int) -> float:
@@ -78,16 +80,13 @@ def _wanted(config: schema.RunConfig, facts: Facts, width: int) -> float:
 def _spending(config: schema.RunConfig, facts: Facts, sizes: Sizes) -> Callable[[Decided], float]:
   """Values of free fields -> the multiply-adds of all forward passes of training."""
   @functools.cache
-  def per_example(model: Any) -> list[float]:
+  def per_example(model: Any) -> list[int]:
     learner = learners.make(Context(dataclasses.replace(config, model=model), *facts))
-    with cost.predicting():
-      state = contract.untrained(learner) or learner.init()
-      return [learner.planned_cost(state, stage).fwd_macs for stage in range(len(sizes.train))]
+    return contract.planned_macs(learner, len(sizes.train))
 
   def spent(values: Decided) -> float:
     c = applied(config, values)
-    times = c.num_candidates * (c.model.num_experts if c.learner.splits_data else 1)
-    return times * sum(macs * plan.samples for macs, plan in zip(per_example(c.model), c.train.plans(sizes)))
+    return c.num_trainings * sum(macs * plan.samples for macs, plan in zip(per_example(c.model), c.train.plans(sizes)))
 
   return spent
 

@@ -82,7 +82,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     sharding.barrier("the run is complete")
     run = results.load_run(path)
     if was_complete:
-      sharding.say(f"{run_files.shown(path)} is complete.{_unused(config, run.config)}")
+      sharding.say(f"{run_files.shown(path)} is complete.{_unused(setting.config, run.config)}")
     return run
 
 

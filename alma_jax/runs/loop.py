@@ -126,15 +126,14 @@ class Session:
     known = f", {c.stream.num_megabatches} {c.unit}" if c.stream.num_megabatches else ""
     say(f"running in {shown}: {c.label}, {c.model.name} of width {c.model.width}, {num_params:,} parameters at the "
         f"start{known}")
-    decided = dict(setting.decided)
-    if decided:
-      values = ", ".join(f"{field}={value}" for field, value in decided.items())
+    if setting.decided:
+      values = ", ".join(f"{field}={value}" for field, value in setting.decided.items())
       say(f"train.budget={c.train.budget:g} multiply-adds a mega-batch: {values}")
-    return State(learner, num_params, setting.protocol.meta(()) | ({"decided": decided} if decided else {}))
+    return State(learner, num_params, setting.protocol.meta(()))
 
   def _restored(self, opened: checkpoint.Opened) -> State:
     protocol, folder = self._setting.protocol, self._folder
-    snapshot.check_config(folder.path, self._setting.given, opened.meta)
+    snapshot.check_config(folder.path, self._setting.config, opened.meta)
     lines, arrival = opened.meta["lines"], snapshot.arrival_of(opened.meta)
     protocol.attach(folder.path, len(lines))
     facts = protocol.facts((*metrics.ends(lines), *([arrival.t] if arrival else [])))
@@ -348,7 +347,7 @@ class Session:
   def _save(self, growth: Growth | None = None, permanent: bool = False) -> None:
     """Saves the run as it stands, inside a stage with its Growth; raises Stopped if the run should stop."""
     now = self.now
-    meta, trees, frozen = snapshot.take(self._setting.given, now, self._seconds(), growth)
+    meta, trees, frozen = snapshot.take(self._setting.config, now, self._seconds(), growth)
     self._folder.sync()
     for listener in self._listeners:
       listener.flush()

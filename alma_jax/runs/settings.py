@@ -13,6 +13,7 @@ from alma_jax.learners import contract
 from alma_jax.parallel import environment
 from alma_jax.protocols.contract import Facts, Protocol
 from alma_jax.runs import budget, loaded
+from alma_jax.store import run_files
 from alma_jax.store.metrics import Entry
 from alma_jax.store.run_folder import Identity
 
@@ -42,7 +43,8 @@ class Setting(NamedTuple):
     """What makes this run the run in a folder."""
     of_root = {} if self.root is None else {"root_sha256": self.root.sha256}
     of_arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
-    digests = {"data_fingerprint": self.protocol.fingerprint} | of_root | of_arrays
+    decided = {"decided": dict(self.decided)} if self.decided else {}
+    digests = {"data_fingerprint": self.protocol.fingerprint} | of_root | of_arrays | decided
     return Identity(self.given, digests, environment.made_with(describe_devices(self.learner.mesh)),
                     self.protocol.named_data)
 
@@ -63,7 +65,7 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
   Args:
     config: RunConfig.
     data: (x_train, y_train, x_test, y_test), or a Dataset, in place of `dataset.name`.
-    run: folder of a run that goes on; of a live stream it says which mega-batches were used.
+    run: folder of a run that goes on: what its budget has decided, and which mega-batches of a live stream were used.
     root: the network of `learner.root`.
 
   Raises:
@@ -71,7 +73,8 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
   """
   protocol = protocols.of(config)(config, data, run)
   facts = protocol.facts(())
-  decided = budget.decided(config, facts, protocol.sizes())
+  stored = run_files.find_config(run) if run else None
+  decided = budget.decided(config, facts, protocol.sizes(), (stored or {}).get("decided", {}))
   protocol.config = config = budget.applied(config, decided)
   learner = learners.make(contract.Context(config, *facts, root=root))
   arrays = loaded.digests(contract.Context(config, facts.problem, facts.example_shape, 1))  # as in context_of
@@ -80,7 +83,6 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
 
 def context_of(config: schema.RunConfig, meta: Entry) -> contract.Context:
   """What a learner that only predicts is built from, for the data that `meta` of a checkpoint describes."""
-  config = budget.applied(config, meta.get("decided", {}))
   return contract.Context(config, *protocols.of(config).of_meta(config, meta))
 
 

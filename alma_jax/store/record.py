@@ -105,8 +105,8 @@ class Record:
 
   @functools.cached_property
   def fields(self) -> dict[str, Any]:
-    """{"a.b": value} of config.json."""
-    fields = configs.flatten({name: value for name, value in self.tree.items() if name != "made_with"})
+    """{"a.b": value} of config.json, with what train.budget has decided."""
+    fields = configs.flatten({name: value for name, value in self.tree.items() if name not in ("decided", "made_with")})
     for field, least in _FIELDS.items():
       if field not in fields and field in _NEEDED:
         raise self._bad(run_files.CONFIG, f"lacks {field!r}")
@@ -118,7 +118,15 @@ class Record:
     if fields["problem"] not in schema.CONFIGS:
       raise self._bad(run_files.CONFIG, f"has problem={fields['problem']!r}, which is not one of "
                       f"{', '.join(schema.CONFIGS)}")
-    return fields
+    for field, value in self.decided.items():
+      if fields.get(field) != 0 or type(value) is not int or value < 1:
+        raise self._bad(run_files.CONFIG, f"says that {brief(field)} was decided to be {brief(value)}")
+    return fields | self.decided
+
+  @property
+  def decided(self) -> dict[str, int]:
+    """The fields that train.budget has decided, which are 0 in the config."""
+    return self.tree.get("decided", {})
 
   @property
   def kind(self) -> type[schema.RunConfig]:
@@ -127,11 +135,11 @@ class Record:
 
   @functools.cached_property
   def config(self) -> schema.RunConfig:
-    """The config. All names in it must be registered, except for metrics: unknown ones are left out."""
+    """The config, with what train.budget has decided. All names but those of metrics must be registered."""
     tree = {name: value for name, value in self.tree.items() if name not in configs.STORED}
     known, chosen = registry.METRICS[self.kind.problem], self.fields.get("log.metrics", ())
     tree["log"] = tree["log"] | {"metrics": [name for name in chosen if name in known]}
-    return configs.parse(tree)
+    return configs.parse(configs.nested(configs.flatten(tree) | self.decided))
 
   @functools.cached_property
   def summary(self) -> Entry | None:

@@ -69,7 +69,7 @@ def find_config(folder: pathlib.Path, of_any_format: bool = False) -> dict[str, 
   if tree is None:
     return None
   if not (isinstance(tree, dict) and "data_fingerprint" in tree and
-          all(isinstance(tree.get(name, {}), dict) for name in ("arrays", "code", "made_with"))):
+          all(isinstance(tree.get(name, {}), dict) for name in ("arrays", "code", "decided", "made_with"))):
     raise BadInput(f"{shown(folder / CONFIG)} is not from a run of alma_jax; move it away, or give another folder.")
   if tree.get("format") != FORMAT and not of_any_format:
     raise BadInput(

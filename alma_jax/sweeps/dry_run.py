@@ -102,22 +102,15 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
         if run not in stages:
           setting = _setting(c)  # says whether this network can be trained on this stream
           sizes = setting.protocol.sizes()
-          # The untrained state: only its shapes if the learner's init can be traced.
-          with cost.predicting():
-            state = contract.untrained(setting.learner)
-          state = state or setting.learner.init()
-          with cost.predicting():
-            macs = [setting.learner.planned_cost(state, s).fwd_macs for s in range(len(sizes.train))]
-          stages[run] = setting.decided, sizes, macs
+          stages[run] = setting.decided, sizes, contract.planned_macs(setting.learner, len(sizes.train))
       except BadInput as error:
         predictions.append(error)
         continue
       decided, sizes, macs = stages[run]
       c = budget.applied(c, decided)
       plans = c.train.plans(sizes)
-      times = c.num_candidates * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
-      predictions.append(Prediction(times * c.num_members * sum(plan.steps for plan in plans),
-                                    times * sum(each * plan.samples for each, plan in zip(macs, plans))))
+      predictions.append(Prediction(c.num_trainings * c.num_members * sum(plan.steps for plan in plans),
+                                    c.num_trainings * sum(each * plan.samples for each, plan in zip(macs, plans))))
   return predictions
 
 

@@ -151,23 +151,18 @@ class Muon(Optimizer):
 
   @staticmethod
   def matrices(params: Any) -> Any:
-    """See _matrices."""
-    return _matrices(params)
+    """What Muon takes for a matrix, a pytree of dimension numbers; None: Adam trains this parameter.
 
+    Kernels of dense layers are [..., outputs, inputs], those of convolutions [..., H, W, inputs, outputs]; each expert
+    and each network of a mixture has matrices of its own. Adam trains gates and the last layer.
+    """
+    def matrix(path: Any, leaf: Any) -> contrib.MuonDimensionNumbers | None:
+      names = [each.key for each in path]
+      if not names[-1].endswith("kernel") or names[-1].startswith("gate") or "output" in names:
+        return None
+      return contrib.MuonDimensionNumbers(*((-1, -2) if leaf.ndim < 4 else ((-4, -3, -2), -1)))
 
-def _matrices(params: Any) -> Any:
-  """What Muon takes for a matrix, a pytree of dimension numbers; None: Adam trains this parameter.
-
-  Kernels of dense layers are [..., outputs, inputs], those of convolutions [..., H, W, inputs, outputs]; each expert
-  and each network of a mixture has matrices of its own. Adam trains gates and the last layer.
-  """
-  def matrix(path: Any, leaf: Any) -> contrib.MuonDimensionNumbers | None:
-    names = [each.key for each in path]
-    if not names[-1].endswith("kernel") or names[-1].startswith("gate") or "output" in names:
-      return None
-    return contrib.MuonDimensionNumbers(*((-1, -2) if leaf.ndim < 4 else ((-4, -3, -2), -1)))
-
-  return jax.tree_util.tree_map_with_path(matrix, params)
+    return jax.tree_util.tree_map_with_path(matrix, params)
 
 
 @register
