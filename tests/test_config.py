@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from runs import Closed
+from runs import Closed, small_config
 
 import alma_jax
 from alma_jax import commands, main
@@ -305,3 +305,15 @@ def test_numbers_that_no_float_can_be_are_refused():
   tree["train"]["learning_rate"] = 10**400
   with pytest.raises(BadInput, match="train.learning_rate=1000"):
     configs.parse(tree)
+
+
+@pytest.mark.parametrize(("exponent", "grown", "steps"), [(0.0, 16, 80), (0.25, 16, 40), (0.5, 16, 20), (1.0, 1000, 1)])
+def test_later_stages_may_have_fewer_steps(exponent, grown, steps):
+  train = configs.parse(small_config(train__steps=80, train__steps_exponent=exponent)).train
+  assert train.plan(100).steps == 80
+  assert train.plan(100, 0.5, grown).steps == steps
+
+
+def test_flips_come_from_one_field():
+  with pytest.raises(BadInput, match="train.augment=True moves and flips images, too; set it to False"):
+    configs.parse(small_config(train__augment=True, train__flip=True))

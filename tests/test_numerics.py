@@ -136,6 +136,30 @@ def test_augmentation_is_a_shifted_window_possibly_flipped():
   assert min(j for _, j, _ in found) == 0
 
 
+@pytest.mark.parametrize(("side", "shift", "moved", "flips"), [(28, 2, 2, True), (28, 9, 2, False), (13, 2, 0, True)])
+def test_shifts_mirror_the_edges_and_are_small_for_small_images(side, shift, moved, flips):
+  x = np.random.default_rng(0).normal(size=(64, side, side, 1)).astype(np.float32)
+  problem = classification.Classification(2, False, shift=shift, flip=flips)
+  pool = classification.Pool(x, np.zeros(64, int), np.zeros(1, np.float32), np.ones(1, np.float32))
+  y = problem.train_inputs(pool, problem.take(pool, jnp.arange(64)), jax.random.key(1), 0, 64)
+  wide = np.pad(x, ((0, 0), (moved, moved), (moved, moved), (0, 0)), mode="reflect")
+  found = set()
+  for image, around in zip(np.asarray(y), wide):
+    match = [(i, j, f) for i in range(2 * moved + 1) for j in range(2 * moved + 1) for f in (False, True)
+             if np.allclose(image, around[i:i + side, j:j + side][:, ::-1] if f else around[i:i + side, j:j + side])]
+    assert len(match) == 1
+    found.add(match[0])
+  assert {f for *_, f in found} == ({False, True} if flips else {False})
+  assert {i for i, *_ in found} == {j for _, j, _ in found} == set(range(2 * moved + 1))
+
+
+def test_vectors_are_not_augmented():
+  problem, x = classification.Classification(2, False, shift=2, flip=True), np.ones((4, 30), np.float32)
+  pool = classification.Pool(x, np.zeros(4, int), np.zeros(30, np.float32), np.ones(30, np.float32))
+  read = problem.train_inputs(pool, problem.take(pool, jnp.arange(4)), jax.random.key(1), 0, 4)
+  np.testing.assert_array_equal(read, x)
+
+
 def test_augmentation_does_not_depend_on_how_a_batch_is_split():
   x = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
   whole = classification.flip_and_crop(jax.random.key(1), x, 0, 12, 4, True)

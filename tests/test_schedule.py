@@ -60,6 +60,16 @@ def test_no_end_is_beyond_the_stream(b, w, g):
   assert geometric[0] == 1
 
 
+@pytest.mark.parametrize("num", [1, 5, 8, 13])
+def test_a_geometric_schedule_may_train_at_the_end(num):
+  schedule = Geometric(factor=2.0, train_at_end=True)
+  ends = schedule.ends(num)
+  assert ends == (*[t for t in (1, 2, 4, 8) if t < num], num)
+  assert [t for t in range(1, num + 1) if schedule.decide(t, num, lambda t=t: t == num, None)[0]] == [*ends]
+  live = [t for t in range(1, num + 1) if schedule.decide(t, 0, lambda t=t: t == num, None)[0]]  # nobody knows its end
+  assert live == [*ends]
+
+
 @given(st.sampled_from(["every", "power", "geometric"]), st.integers(1, 60), st.data())
 @settings(deadline=None)
 def test_the_next_training_is_one_of_the_ends(kind, b, data):
