@@ -139,7 +139,7 @@ CLAIMS = [
           paper.short_waits_end_worse(difference=False)),
     Claim("The shortest waiting time raises the final error most for small networks",
           "appendix C.1; Figure 7, bottom",
-          "points by which the final error at the shortest waiting time exceeds that at longer ones: up to width 8, "
+          "points by which the shortest waiting time raises the final error over longer ones: up to width 8, "
           "against width 32 and more", _IMAGES, _FULL,
           paper.short_waits_end_worse(difference=True), points=True),
     Claim("Large networks after a tenth of the stream beat small ones at its end", "§6.1; Figure 3",

@@ -66,13 +66,13 @@ mixtures](tasks/experts/README.md), [flat mixtures and paths](tasks/composition/
 
 ## Further questions
 
-The paper asks these without an answer, or its code chooses. We correct them apart from the claims.
+The paper leaves these open, or its code decides them. We correct them separately from the claims.
 
 {questions}
 
 ## What we compare
 
-In brackets, where the paper says it ([arXiv 2106.09563](https://arxiv.org/abs/2106.09563) of 2022; A and B are the
+In brackets: where the paper says it ([arXiv 2106.09563](https://arxiv.org/abs/2106.09563) of 2022; A and B are the
 abstracts of two earlier versions).
 """
 # The findings in short: a sentence with the numbers of rows, and the verdicts on which it rests, {{(claim, study):
@@ -117,7 +117,7 @@ _METHOD = """
   have a kind that costs {near} to {slack} times as much.
 - **Waiting times** are equal on both sides, unless the quantity says "any".
 - **What counts.** Runs with replay count for claims about replay and training from scratch only. Runs with two
-  trainings do not count where growth or replay is compared with none.
+  trainings do not count in comparisons of growth or replay with none.
 - **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
   one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
 """

@@ -41,8 +41,8 @@ It helps a network that underfits, but no more than one wider network of the sam
     alma sweep --config=sweeps/experts
     python benchmarks/experts.py runs/experts --out docs/results/tasks/experts   # writes runs.csv and this page
 
-A number compares test errors over three seeds, with its 95 % interval: how much larger is that of the other network? A
-positive one supports the claim. [How the verdicts are made](../../README.md#how-the-verdicts-are-made).
+A number says how much larger the other network's test error is, over three seeds with a 95 % interval. A positive one
+supports the claim. [How the verdicts are made](../../README.md#how-the-verdicts-are-made).
 
 | claim | verdict | number |
 | --- | --- | --- |

@@ -83,7 +83,7 @@ The last command writes this page. Without `--runs`, it reads `runs.csv` instead
 
 ## Claims
 
-T is the accuracy on the last task minus that of `independent` with the same seed, in points. Intervals are 95 % over
+T is the accuracy on the last task minus `independent`'s with the same seed, in points. Intervals are 95 % over
 seeds (Student's t). A claim **agrees** or **disagrees** if the mean is for it or against it with p below 0.05,
 corrected for all tests about a network (Holm). The last question is corrected for the learners on its stream.
 
@@ -95,7 +95,7 @@ _STREAMS = """## Accuracy, transfer and cost
 
 [Average accuracy](../../task-streams.md#what-a-run-folder-holds) over seeds, in brackets T in points. Bold: the best
 learner of a stream, and a T with p below 0.05, corrected for the learners on the stream. The cost of all trainings and
-searches is a multiple of that of `independent`, mean over the streams. `streams.csv` has standard deviations, memory,
+searches is a multiple of `independent`'s, averaged over the streams. `streams.csv` has standard deviations, memory,
 forgetting and the cumulative error; `runs.csv` has a line for each run.
 """
 _RETURNING = """
