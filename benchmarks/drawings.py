@@ -1,4 +1,4 @@
-"""Draws the sketches and charts of the documentation: front, timeline, learners, resumed and devices.
+"""Draws the sketches and charts of the documentation: front, timeline, schedules, learners, resumed and devices.
 
     python benchmarks/drawings.py docs/images
 
@@ -13,6 +13,8 @@ import pathlib
 from collections.abc import Iterable
 
 import pandas as pd
+
+from alma_jax.config.stream import Every, Geometric, Power
 
 RUNS = pathlib.Path(__file__).parents[1] / "docs/results/anytime/runs.csv"
 FRONTIER = RUNS.with_name("frontier.csv")
@@ -106,6 +108,24 @@ def plane() -> str:
                  + text(right(macs) + across, down(cer) + below, name, "anytime bold" if is_best else anchor))
   return svg("CER against compute of all learners on the digits: anytime has less than a third of the CER of ens",
              LEFT + WIDTH + 76, TOP + HEIGHT + 66, parts)
+
+
+def schedules() -> str:
+  """When learners train in a stream of 100 mega-batches; the height of a tick shows the steps."""
+  rows = {"every 10": (Every(waiting_time=10), 0.0), "power": (Power(num_trainings=10, exponent=2.0), 0.0),
+          "geometric": (Geometric(factor=1.3, train_at_end=True), 0.0),
+          "anytime": (Geometric(factor=1.3, train_at_end=True), 0.25)}
+  right, parts = lambda t: 140 + 6.2 * t, []
+  for row, (name, (schedule, exponent)) in enumerate(rows.items()):
+    floor, style = 62 + 56 * row, "anytime" if exponent else "other"
+    parts.append(text(0, floor, name, f"{style} bold") +
+                 f'<line class="grid" x1="{right(0):.0f}" x2="{right(100):.0f}" y1="{floor}" y2="{floor}"/>')
+    parts += [f'<rect class="{style}" x="{right(t) - 2:.0f}" y="{floor - 34 * t ** -exponent:.0f}" width="4" '
+              f'height="{34 * t ** -exponent:.0f}"/>' for t in schedule.ends(100)]
+  parts += [text(right(t), 254, str(t), "soft mid") for t in (1, 25, 50, 75, 100)]
+  parts.append(text(right(100), 280, "mega-batches", "soft end"))
+  return svg("Stages of four schedules over 100 mega-batches: every 10, power, geometric, and geometric with fewer "
+             "steps later", 800, 290, parts)
 
 
 def timeline() -> str:
@@ -214,7 +234,8 @@ def devices() -> str:
              268, parts)
 
 
-DRAWN = {"devices": devices, "resumed": resumed, "front": front, "timeline": timeline, "learners": plane}
+DRAWN = {"schedules": schedules,
+         "devices": devices, "resumed": resumed, "front": front, "timeline": timeline, "learners": plane}
 
 
 if __name__ == "__main__":

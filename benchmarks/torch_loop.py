@@ -79,8 +79,8 @@ def all_at_once(args: argparse.Namespace, steps: int) -> Any:
       "seed": args.seed, "dataset.name": "cifar10", "dataset.data_dir": args.data_dir, "stream.num_megabatches": 1,
       "stream.val_fraction": 0.002, "model.name": "compact", "model.width": args.width, "train.budget": 0.0,
       "train.batch_size": args.batch_size, "train.steps": steps, "train.learning_rate": RATE, "train.decay": DECAY,
-      "train.label_smoothing": SMOOTHING, "train.shift": SHIFT, "train.flip": True, "log.progress": False,
-      "log.tensorboard": False})
+      "learner.average": 0.0, "train.label_smoothing": SMOOTHING, "train.shift": SHIFT, "train.flip": True,
+      "log.progress": False, "log.tensorboard": False})
   return configs.parse(config)
 
 

@@ -6,8 +6,8 @@ LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, o
 anytime (docs/anytime.md). Every entry of DIR/stream/ is a mega-batch: an .npz file of x
 and y, a folder of images by class, or a Parquet file. DIR/test is the test set (optional),
 DIR/classes.txt names the classes (optional), and the file DIR/end ends the stream
-(docs/live.md). Every mega-batch is trained on when it has arrived, also by anytime, and
-there is no limit. anytime chooses the network; that of the others is an MLP.
+(docs/live.md). Every learner, anytime too, trains on each mega-batch when it arrives, and
+there is no limit. anytime chooses the network; the others train an MLP.
 
 For text, .txt and .jsonl files, LEARNER is one of sm, ens, gens, gmoe, anytime, with a size
 as in configs/lm.py: configs/live.py:anytime,tiny or anytime,tiny,v1.

@@ -6,8 +6,8 @@ LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, o
 anytime (docs/anytime.md). Images are uint8 or float, [N, H, W], [N, H, W, C] or [N, D];
 labels count classes from 0. Inputs are normalised with the mean and standard deviation
 of the first mega-batch. There are 10 mega-batches and the waiting time is 1.
-anytime chooses the network; that of the others is an MLP, and data of MNIST's size take
-40 s on two CPU cores.
+anytime chooses the network; the others train an MLP, which takes 40 s on two CPU cores for
+data of MNIST's size.
 """
 from ml_collections import ConfigDict
 

@@ -43,6 +43,19 @@ def test_what_you_set_wins():
   assert decided(budgeted(3e6, model__width=5, train__steps=5, train__batch_size=5)) == {}
 
 
+@pytest.mark.parametrize(("steps", "paid"), [(0.9, None), (1.0, 1), (1.6, 1), (1.97, 2), (3.5, 3), (4.5, 4)])
+def test_whole_steps_stay_within_the_budget(steps, paid):
+  """With a batch size of yours, whole steps may leave a part of the budget."""
+  one = 7 * (36 * 5 + 5 * 5 + 5 * 3)  # a step of each of the six stages, by the number of mega-batches
+  config = budgeted(steps * one, model__width=5, train__batch_size=7, train__steps_exponent=0.0)
+  if paid is None:
+    with pytest.raises(alma_jax.BadInput, match="does not pay for one step in every stage; raise it to .*, or lower "
+                                                "model.width, train.batch_size"):
+      decided(config)
+  else:
+    assert decided(config) == {"train.steps": paid}
+
+
 def test_a_larger_budget_pays_for_wider_networks_and_more_steps():
   small, large = decided(budgeted(1e6)), decided(budgeted(1e8))
   assert large["model.width"] > small["model.width"]
@@ -84,12 +97,12 @@ def test_a_damaged_decision_is_refused(tmp_path, arrays, entry):
 def test_too_small_a_budget_is_refused(tmp_path):
   done = alma("main", "--config=configs/digits.py:anytime", "--config.train.budget=10", "--workdir", tmp_path / "run")
   assert done.returncode == 2
-  assert "train.budget=10 multiply-adds a mega-batch pay for less than a step in every stage; raise" in done.stderr
+  assert "train.budget=10 does not pay for one step in every stage; raise it to" in done.stderr
   assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("field", ["model.width", "train.batch_size"])
 def test_nothing_is_left_to_a_budget_that_is_0(field):
   config = small_config(**{field.replace(".", "__"): 0})
-  with pytest.raises(alma_jax.BadInput, match=f"{field}=0 is for a train.budget above 0"):
+  with pytest.raises(alma_jax.BadInput, match=f"{field}=0 lets train.budget decide"):
     configs.parse(config)

@@ -315,5 +315,5 @@ def test_later_stages_may_have_fewer_steps(exponent, grown, steps):
 
 
 def test_flips_come_from_one_field():
-  with pytest.raises(BadInput, match="train.augment=True moves and flips images, too; set it to False"):
+  with pytest.raises(BadInput, match="train.augment=True already moves and flips images; set it to False"):
     configs.parse(small_config(train__augment=True, train__flip=True))

@@ -43,6 +43,7 @@ MUON = dict(model__name="compact", model__width=2, train__optimizer="muon", trai
             stream__num_megabatches=2)
 ROUNDS = dict(model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6), learner__min_shard=1,
               learner__average=0.5, train__epochs=1, train__batch_size=32)
+BUDGET = dict(model__width=0, train__steps=0, train__batch_size=0, train__budget=2e4)
 TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=3, train__eval_every=2,
             train__learning_rate=0.01)
 TEXTS = {
@@ -62,7 +63,7 @@ TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
 
 CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
 CASES |= {"live sm full": FULL, "offline expert": {},
-          "offline anytime": dict(model__width=0, train__batch_size=0, train__budget=2e4),
+          "offline anytime": BUDGET, "live anytime": BUDGET,
           "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
           "offline hmoe rounds": ROUNDS}
 CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}

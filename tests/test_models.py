@@ -81,6 +81,7 @@ def test_auto_is_a_perceptron_for_others_that_muon_leaves_to_adam(shape):
   start, same = variables(network, shape), variables(plain, shape)
   outputs = [each.apply(state, x, None, train=False)[0] for each, state in ((network, start), (plain, same))]
   np.testing.assert_array_equal(*outputs)
+  assert "kernel" in start.params["output"]  # as `hmoe` and `mntdp` read it
   train = configs.parse(small_config(train__optimizer="muon", train__learning_rate=0.1)).train
   grads = jax.tree.map(jnp.ones_like, start.params)
   optimizer = optimizers.of(train)

@@ -153,13 +153,6 @@ def test_shifts_mirror_the_edges_and_are_small_for_small_images(side, shift, mov
   assert {i for i, *_ in found} == {j for _, j, _ in found} == set(range(2 * moved + 1))
 
 
-def test_vectors_are_not_augmented():
-  problem, x = classification.Classification(2, False, shift=2, flip=True), np.ones((4, 30), np.float32)
-  pool = classification.Pool(x, np.zeros(4, int), np.zeros(30, np.float32), np.ones(30, np.float32))
-  read = problem.train_inputs(pool, problem.take(pool, jnp.arange(4)), jax.random.key(1), 0, 4)
-  np.testing.assert_array_equal(read, x)
-
-
 def test_augmentation_does_not_depend_on_how_a_batch_is_split():
   x = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
   whole = classification.flip_and_crop(jax.random.key(1), x, 0, 12, 4, True)

@@ -42,6 +42,9 @@ def stages_of(stream):
 
 def assert_sizes(stream, stages):
   """The sizes that a memory predicts are those of its stages."""
+  grown = stream.memory.sizes(stream.ends).grown.tolist()
+  assert grown == [stage.grown for stage in stages]
+  assert grown[0] == 1.0
   sizes = stream.memory.sizes(stream.ends)
   assert sizes.train.tolist() == [len(stage.train) for stage in stages]
   assert sizes.val.tolist() == [len(stage.val) for stage in stages]
@@ -137,6 +140,11 @@ def test_the_seed_decides_the_order():
 def test_long_streams_with_replay_do_not_recurse():
   stream = make(30_000, 3_000, 1, 0.5)
   assert len(stream.memory.stage(stream.ends).val) >= 1
+
+
+def test_a_small_megabatch_holds_out_one_example():
+  stages = stages_of(make(50, 10, val=0.02))
+  assert [len(stage.val) for stage in stages] == [1] * len(stages)
 
 
 @pytest.mark.parametrize(("n", "b", "val", "sentence"), [

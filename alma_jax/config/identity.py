@@ -51,13 +51,13 @@ def differences(stored: Tree, config: RunConfig) -> list[str]:
 
 
 def changed_since(stored: Mapping[str, Any], config: RunConfig, where_old: str, where_new: str) -> list[str]:
-  """As `compared`, of a stored identity and a config.
+  """Compares a stored identity with a config, as `compared` does.
 
-  A field that was added since has its default, with which a run goes on as before; so it is no difference.
+  A field that was added since, and has its default, counts as equal: the run goes on as before.
   """
   now = identity(config)
-  default = json.loads(json.dumps({name: value for name, value in defaults(now).items() if name in now}))
-  added = {name: value for name, value in now.items() if name not in stored and value == default[name]}
+  plain = _defaults(now)
+  added = {name: value for name, value in now.items() if name not in stored and value == plain[name]}
   return compared({**stored, **added}, now, where_old, where_new)
 
 
@@ -75,7 +75,17 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any], where_old: str, whe
 
 def digest(config: RunConfig | Tree) -> str:
   """SHA-256 of the identity, hexadecimal."""
-  return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()
+  return _hash(identity(config))
+
+
+def _defaults(flat: Tree) -> Tree:
+  """The defaults of the fields of an identity, as JSON holds them."""
+  plain: Tree = json.loads(json.dumps({name: value for name, value in defaults(flat).items() if name in flat}))
+  return plain
+
+
+def _hash(fields: Tree) -> str:
+  return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def default_workdir(config: RunConfig) -> str:
@@ -84,4 +94,7 @@ def default_workdir(config: RunConfig) -> str:
            for text in (config.dataset.name.removesuffix(".npz"), config.label)]
   if sum(map(len, parts)) + len("--") + 8 > MOST_OF_NAME:
     parts = [part[:_SHORTENED] for part in parts]
-  return f"runs/{'-'.join([*parts, digest(config)[:8]])}"
+  now = identity(config)
+  plain = _defaults(now)
+  own = {name: value for name, value in now.items() if value != plain[name]}  # fields that are added change no name
+  return f"runs/{'-'.join([*parts, _hash(own)[:8]])}"

@@ -15,7 +15,7 @@ from alma_jax.errors import BadInput
 class Stream(stream.Stream):
   """A stream of mega-batches of images."""
   val_fraction: float = field(
-      0.1, "share of every mega-batch, at least one example, to hold out; validation on it selects the best epoch",
+      0.1, "share of every mega-batch to hold out for selecting the best epoch; at least one example",
       above=0, below=1)
   untrained_error: str = field(
       "chance", "error before the first training: 1 - 1/K for K classes (`chance`), or measured on the untrained "
@@ -60,7 +60,7 @@ class Epochs(AnyTrain):
     """Raises BadInput if validations do not fit into the steps of a training, or nothing decides the batch size."""
     check_free("train.batch_size", self.batch_size, config)
     if self.augment and (self.shift or self.flip):
-      raise BadInput("train.augment=True moves and flips images, too; set it to False, or leave train.shift=0 and "
+      raise BadInput("train.augment=True already moves and flips images; set it to False, or set train.shift=0 and "
                      "train.flip=False.")
     if self.eval_every and not self.steps and not self.budget:
       raise BadInput(f"train.eval_every={self.eval_every} is for train.steps above 0; set train.steps, or leave "
@@ -77,12 +77,12 @@ class Train(Epochs):
       OPTIMIZERS[IMAGES], "adadelta",
       "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)")
   learning_rate: float = field(1.0, "learning rate", above=0)
-  budget: float = field(
-      0.0, "forward multiply-adds that a mega-batch may cost, on average over the stream; they decide those of "
-      "`model.width`, `train.steps` and `train.batch_size` that are 0. 0: off", at_least=0)
+  budget: float = field(  # type: ignore[assignment]  # the base class has none
+      0.0, "forward multiply-adds that a mega-batch may cost, on average over the stream; decides whichever of "
+      "`model.width`, `train.steps` and `train.batch_size` are 0. 0: off", at_least=0)
   steps_exponent: float = field(
-      0.0, "a stage has `train.steps` times g to the power of minus this; g: training examples that have arrived, over "
-      "those of the first stage", at_least=0, at_most=1)
+      0.0, "e: a stage has `train.steps` / g**e steps, where g is the number of training examples so far over the "
+      "number in the first stage", at_least=0, at_most=1)
   decay: float = field(
       0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0, at_most=1)
   weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)

@@ -49,9 +49,14 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
   fields = fields_of(flat)
   _check_names(flat, fields)
   parsed: schema.RunConfig = _built(_root(flat), {path: flat.get(path, each.default) for path, each in fields.items()})
-  for section in sections_of(parsed):
-    section.check(parsed)
+  check(parsed)
   return parsed
+
+
+def check(config: schema.RunConfig) -> None:
+  """Raises BadInput if fields do not go together."""
+  for section in sections_of(config):
+    section.check(config)
 
 
 def fields_of(flat: Mapping[str, Any]) -> Fields:

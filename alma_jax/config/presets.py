@@ -57,8 +57,8 @@ _OF_IMAGES: Mapping[str, Recipe] = {
         "train.optimizer": "muon", "train.learning_rate": 0.05, "train.budget": 1.1e8, "train.batch_size": 0,
         "train.steps_exponent": 0.25, "learner.average": 0.5,
         "stream.val_fraction": 0.02}),  # little, because it selects nothing
-    f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers, and as many steps in "
-                                  "every stage.", {
+    f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers, and equal "
+                                  "steps in every stage.", {
         **_ANYTIME, "train.decay": 0.5, "train.steps": 80, "train.weight_decay": 1e-3,
         "model.width": 98}),  # on the digits no more parameters than `ens` of five networks of width 32
     "retrain": Recipe("sm", "One network that every stage trains from scratch on all data so far.",
@@ -70,9 +70,9 @@ _OF_IMAGES: Mapping[str, Recipe] = {
 }
 _MIXED = {"stream.replay_share": "uniform", "train.decay": 0.3}
 _OF_TEXT: Mapping[str, Recipe] = {
-    "anytime": Recipe("sm", "One model of modern layers that replays earlier mega-batches in the steps of a stage.", {
+    "anytime": Recipe("sm", "One model with modern layers that replays earlier mega-batches, without extra steps.", {
         **_MIXED, "model.block": "modern", "train.optimizer": "muon", "train.learning_rate": (0.02,)}),
-    f"anytime,{V1}": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.", _MIXED),
+    f"anytime,{V1}": Recipe("sm", "One model that replays earlier mega-batches, without extra steps.", _MIXED),
 }
 RECIPES: Mapping[str, Mapping[str, Recipe]] = {IMAGES: _OF_IMAGES, TEXT: _OF_TEXT, TASKS: {}}
 # `LEARNER,authors`: when stages end in the authors' code, which stops some learners early. In the paper all learners
@@ -86,8 +86,8 @@ def base(learner: str = "ens") -> ConfigDict:
 
   Args:
     learner: name of a learner, e.g. "ens", or of a recipe: "anytime" (docs/anytime.md), "retrain" (from scratch on all
-      data), "warm" (on all data), or "shrink_perturb" (on all data; Ash and Adams, 2020); "anytime,v1" is that of
-      version 0.2. "LEARNER,authors" stops
+      data), "warm" (on all data), or "shrink_perturb" (on all data; Ash and Adams, 2020); "anytime,v1" is version
+      0.2's. "LEARNER,authors" stops
       stages early as the authors' code does: sm after 25 epochs without an improvement, ens never
       (docs/algorithms.md §2).
 

@@ -323,7 +323,8 @@ class Options(AnyOptions):
 def check_free(path: str, value: int, config: Any) -> None:
   """Raises BadInput if a field is 0, but no budget decides it."""
   if not value and not config.train.budget:
-    raise BadInput(f"{path}=0 is for a train.budget above 0, which decides it; set one of them.")
+    raise BadInput(f"{path}=0 should be at least 1." if config.train.budget is None else
+                   f"{path}=0 lets train.budget decide, which is 0, too; set one of them.")
 
 
 def _missing(of: Any, method: str, result: str) -> BadInput:
@@ -350,7 +351,7 @@ class Plan(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class AnyTrain(Section):
   """Base class of the fields of training, under `train.`."""
-  budget = 0.0  # forward multiply-adds that a mega-batch may cost; 0: any number
+  budget = None  # for training without this field
 
   def plan(self, num: int, share: float = 0.0, grown: float = 1.0) -> Plan:
     """Plan of a training.

@@ -100,10 +100,10 @@ class Power(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Geometric(Schedule):
-  """Trains at t_1 = 1 and t_(s+1) = max(t_s + 1, round(factor t_s)), up to B."""
+  """Trains after mega-batches t_1 = 1 and t_(s+1) = max(t_s + 1, round(factor t_s)), up to B."""
   name: str = "geometric"
   factor: float = field(1.15, "factor from one training to the next", above=1)
-  train_at_end: bool = field(False, "train at the end of the stream, too, on what is left")
+  train_at_end: bool = field(False, "also train at the end of the stream, on what is left")
 
   @property
   def trains_at_end(self) -> bool:  # type: ignore[override]  # it depends on a field

@@ -9,8 +9,6 @@ from alma_jax.models import compact, mlp
 from alma_jax.models.network import ImageModel, ImageNetwork
 from alma_jax.types import Shape
 
-LEAST = 14  # pixels a side of an image for `compact`; on fewer it does not pay
-
 
 @register
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +16,7 @@ class Model(ImageModel):
   """`compact` for images of 14x14 pixels or more, a perceptron with two hidden layers for other examples.
 
   Adam trains the perceptron under `muon`, too: orthogonalising a matrix of width w costs as much as training on 5w
-  examples, and gains less than that.
+  examples, and gains less.
   """
   name: str = "auto"
 
@@ -27,9 +25,9 @@ class Model(ImageModel):
 
   def build(self, num_outputs: int, example_shape: Shape, dtype: Any, axis: str | None, **changes: Any
             ) -> ImageNetwork:
-    """Of the network that it chooses; see models.build."""
-    if len(example_shape) == 3 and min(example_shape[:2]) >= LEAST:
-      return compact.Model(width=self.width).build(num_outputs, example_shape, dtype, axis, **changes)
+    """Builds the network that it chooses; see models.build."""
+    if len(example_shape) == 3 and min(example_shape[:2]) >= compact.LEAST:
+      return compact.Model(name=self.name, width=self.width).build(num_outputs, example_shape, dtype, axis, **changes)
     return super().build(num_outputs, example_shape, dtype, axis, **changes)
 
   def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:

@@ -10,7 +10,7 @@ from alma_jax.models import layers
 from alma_jax.models.network import ImageModel
 from alma_jax.types import Array
 
-MOST = 28  # pixels a side that the first block takes
+LEAST, MOST = 14, 28  # pixels a side that the first block takes, of images that have as many
 
 
 @register
@@ -31,7 +31,7 @@ class Compact(nn.Module):
   """A strided convolution, two blocks that each halve the image, global mean pooling, and a linear layer.
 
   With width c, the stem has c channels and the blocks have 4c: Conv3x3, 2x2 max pooling, batch norm, GELU, Conv3x3,
-  batch norm, GELU. The stem's stride s, 1, 2 or 4, leaves at least 14 pixels a side if there are as many. If more than
+  batch norm, GELU. The stem's stride s, 1, 2 or 4, leaves LEAST pixels a side if the image has them. If more than
   MOST are left, further convolutions of c channels with a pooling halve the image. With K classes it has
   468c² + (4Cs² + 4K + 34)c + K parameters on images of C channels that need none of these.
 
@@ -55,7 +55,7 @@ class Compact(nn.Module):
   def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
     """Logits, float32 [B, K], of images [B, H, W, C] float, H and W at least 8."""
     side = min(x_BHWC.shape[1:3])
-    stride = max(s for s in (1, 2, 4) if s == 1 or side >= 14 * s)
+    stride = max(s for s in (1, 2, 4) if s == 1 or side >= LEAST * s)
     x_BHWC = self._normed(Stem(self.width, stride, self.dtype, name="stem")(x_BHWC.astype(self.dtype)),
                           mask_B, train, "stem")
     while min(x_BHWC.shape[1:3]) > MOST:

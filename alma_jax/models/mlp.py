@@ -47,7 +47,7 @@ class MLP(nn.Module):
     num_classes: K.
     dtype: of the computation.
     residuals: units of the residual layer behind each hidden layer, 0 for none; empty: none anywhere.
-    matrix: see layers.Dense.
+    matrix: of the hidden layers, see layers.Dense.
   """
   widths: tuple[int, ...]
   num_classes: int
@@ -72,4 +72,4 @@ class MLP(nn.Module):
       x_BD = nn.relu(layers.Dense(width, self.dtype, self.matrix, name=f"hidden{i}")(x_BD))
       if self.residuals and self.residuals[i]:
         x_BD = layers.Residual(self.residuals[i], self.dtype, None, name=f"residual{i}")(x_BD, mask_B, train)
-    return layers.Head(self.num_classes, self.dtype, self.matrix, name="output")(x_BD)
+    return layers.Head(self.num_classes, self.dtype, name="output")(x_BD)

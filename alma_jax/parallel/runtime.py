@@ -109,8 +109,8 @@ def _set_up_cpu(config: schema.RunConfig, alone: bool) -> None:
     except RuntimeError:
       pass  # jax is in use already; sharding.make_mesh says how many devices there are
   model, growing = config.model, config.learner.adds_experts
-  # A factor that train.budget decides is 0: the data are not loaded yet. Such networks are small, too.
-  small = not growing and model.num_experts * model.width * config.train.batch_size <= model.one_thread
+  size = model.num_experts * model.width * config.train.batch_size  # 0 if train.budget decides, which needs the data
+  small = not growing and 0 < size <= model.one_thread
   if alone and only_cpu and small and "NPROC" not in os.environ:
     os.environ["NPROC"] = "1"  # XLA reads it when it makes its thread pool, and has no other setting
     try:

@@ -131,14 +131,12 @@ class Classification(contract.Problem):
     return normalize(x, pool.mean, pool.std)
 
   def train_inputs(self, pool: Pool, batch: Batch, key: Key, offset: Array, total: int) -> Array:
-    """Normalised images, float32 [B, ...], which are augmented if they have the shape [H, W, C]."""
+    """Normalised and augmented images, float32 [B, ...]."""
     x = self.inputs(pool, batch)
-    if x.ndim != 4 or not (self.augment or self.shift or self.flip):
-      return x
     if self.augment:
       return flip_and_crop(key, x, offset, total, PAD, flips=True, mode="constant", constant_values=BLACK)
-    shift = min(self.shift, min(x.shape[1:3]) // LEAST_SHIFTED)
-    return flip_and_crop(key, x, offset, total, shift, self.flip, mode="reflect")
+    shift = min(self.shift, min(x.shape[1:3], default=0) // LEAST_SHIFTED)
+    return flip_and_crop(key, x, offset, total, shift, self.flip, mode="reflect") if shift or self.flip else x
 
   def zeros(self, network: Any) -> Sums:
     del network
@@ -281,10 +279,11 @@ class Images(contract.Source):
   def of_meta(config: Any, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
     """(Classification, shape of an image) from what `meta` returned."""
     train, shape = config.train, tuple(map(int, meta["example_shape"]))
-    if train.augment and len(shape) != 3:
-      raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "
-                     "set train.augment=False.")
-    return Classification(meta["num_classes"], *augmentation(train)), shape
+    for name, off in (("augment", False), ("shift", 0), ("flip", False)):
+      if getattr(train, name) and len(shape) != 3:
+        raise BadInput(f"train.{name}={getattr(train, name)} changes images, but this data set's examples have shape "
+                       f"{shape}; set train.{name}={off}.")
+    return Classification(meta["num_classes"], **of_train(train)), shape
 
   def meta(self, ends: Sequence[int] = ()) -> dict[str, Any]:
     """What `of_meta` and predictions for other images need besides the constants."""
@@ -379,14 +378,14 @@ def normalize(x: Array, mean: Array, std: Array) -> Array:
   return jnp.where((std == 0) & (jnp.abs(z) > normalization.RATIO), 0, z)
 
 
-def augmentation(train: Any) -> tuple[bool, float, int, bool]:
-  """The fields of the section `train` that a Classification has, in its order."""
-  return train.augment, train.label_smoothing, train.shift, train.flip
+def of_train(train: Any) -> dict[str, Any]:
+  """The fields of the section `train` that a Classification has."""
+  return {name: getattr(train, name) for name in ("augment", "label_smoothing", "shift", "flip")}
 
 
 def flip_and_crop(key: Key, x_BHWC: Array, offset: int | Array, total: int, margin: int, flips: bool, **padding: Any
                   ) -> Array:
-  """Pads every image, crops it at random to its old size, and flips it with probability 1/2.
+  """Pads every image, crops it at random to its old size, and with `flips` flips it with probability 1/2.
 
   Args:
     key: PRNG key of this batch.

@@ -220,8 +220,8 @@ def of_meta(config: schema.TaskConfig, meta: Mapping[str, Any]
   train, shape = config.train, tuple(map(int, meta["example_shape"]))
   most = max(len(task["class_names"]) for task in meta["tasks"])
   if _replays(config):
-    return JointClassification(most, *classification.augmentation(train), len(meta["tasks"])), shape
-  return classification.Classification(most, *classification.augmentation(train)), shape
+    return JointClassification(most, num_tasks=len(meta["tasks"]), **classification.of_train(train)), shape
+  return classification.Classification(most, **classification.of_train(train)), shape
 
 
 def visits(tasks: Sequence[Mapping[str, Any]]) -> list[list[int]]:

@@ -1,8 +1,7 @@
 """The rule of `train.budget`: the width, the steps and the batch size that a budget pays for (docs/anytime.md).
 
-Fields that are 0 are free. A free width is the one at which the stream trains a network on RATIO examples for each of
-its parameters, a free batch size is about BATCH, and free steps use up the budget. Steps are whole numbers, so a free
-batch size is adjusted in the end.
+Fields that are 0 are free. A free width lets the network see RATIO examples for each of its parameters. A free batch
+size is about BATCH, and free steps use up the budget. Steps are whole numbers, so the batch size is adjusted last.
 """
 import dataclasses
 import functools
@@ -12,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from alma_jax import learners
-from alma_jax.config import schema
+from alma_jax.config import layout, schema
+from alma_jax.config.fields import listed
 from alma_jax.config.stream import BATCH
+from alma_jax.data import memory
+from alma_jax.data.megabatches import Megabatches
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.learners.contract import Context
@@ -37,16 +39,16 @@ def applied(config: schema.RunConfig, decided: Decided) -> schema.RunConfig:
 
 
 def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes, before: Decided) -> Decided:
-  """What `train.budget` decides: values of those of model.width, train.steps and train.batch_size that are 0.
+  """What `train.budget` decides: values for whichever of model.width, train.steps and train.batch_size are 0.
 
   Args:
     config: of the run.
     facts: of its protocol.
-    sizes: of all stages; of a stream without a limit, those of the first.
+    sizes: of all stages; of a live stream, those of the first.
     before: what it decided when the run began, with which the run goes on; empty for a new run.
 
   Raises:
-    BadInput: the budget is below one step a stage.
+    BadInput: the budget pays for less than the fields that are set cost, or what it decides does not go with them.
   """
   if not config.train.budget:
     return {}
@@ -55,19 +57,22 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes, before: Decide
   if before.keys() == free:
     return before
   num = config.stream.num_megabatches or UNLIMITED
-  total, sizes = num * config.train.budget, sizes if sizes.exact else _expected(config, num, sizes)
-  spent = _spending(config, facts, sizes)
+  total = num * config.train.budget
+  spent = _spending(config, facts, sizes if config.dataset.is_complete else _expected(config, num, sizes))
   found = {path: first for path, first in ((_STEPS, 1), (_BATCH, BATCH)) if path in free}
   if _WIDTH in free:
     by_rule = functools.partial(_wanted, config, facts)
-    found[_WIDTH] = _nearest(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
+    found[_WIDTH] = _most(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
   for path in filter(free.__contains__, (_STEPS, _BATCH)):
-    found[path] = _nearest(lambda value: spent(found | {path: value}), total)  # noqa: B023  it is called at once
+    found[path] = _most(lambda value: spent(found | {path: value}), total)  # noqa: B023  it is called at once
   if spent(found) > MOST * total:
-    raise BadInput(f"train.budget={config.train.budget:g} multiply-adds a mega-batch pay for less than a step in every "
-                   f"stage; raise it to {spent(found) / num:.2g}, or lower the model.width, train.steps or "
-                   "train.batch_size that you set.")
-  return {path: found[path] for path in set_ if path in found}
+    yours = listed(path for path in set_ if path not in free)
+    least = "one step in every stage" if free & {_STEPS, _BATCH} else f"your {yours}"
+    raise BadInput(f"train.budget={config.train.budget:g} does not pay for {least}; raise it to "
+                   f"{spent(found) / num:.2g}{f', or lower {yours}' * bool(yours)}.")
+  found = {path: found[path] for path in set_ if path in found}
+  layout.check(applied(config, found))
+  return found
 
 
 def _wanted(config: schema.RunConfig, facts: Facts, width: int) -> float:
@@ -77,7 +82,7 @@ def _wanted(config: schema.RunConfig, facts: Facts, width: int) -> float:
   return RATIO * num_params * cost.forward_macs(network, shape) * config.num_members
 
 
-def _spending(config: schema.RunConfig, facts: Facts, sizes: Sizes) -> Callable[[Decided], float]:
+def _spending(config: schema.RunConfig, facts: Facts, sizes: Sizes | memory.Sizes) -> Callable[[Decided], float]:
   """Values of free fields -> the multiply-adds of all forward passes of training."""
   @functools.cache
   def per_example(model: Any) -> list[int]:
@@ -91,21 +96,23 @@ def _spending(config: schema.RunConfig, facts: Facts, sizes: Sizes) -> Callable[
   return spent
 
 
-def _expected(config: Any, num: int, sizes: Sizes) -> Sizes:
+def _expected(config: Any, num: int, sizes: Sizes) -> memory.Sizes:
   """Sizes of the stages up to mega-batch `num` if all mega-batches are as large as those of the first stage."""
-  ends = np.array(config.stream.schedule.ends(num))
-  new = np.diff(ends, prepend=0)
-  share = (1 - new / ends) * bool(config.stream.replay_share)
-  return Sizes(sizes.train[0] * new // ends[0], share, ends / ends[0])
+  ends = config.stream.schedule.ends(num)
+  size = max(1, int(sizes.train[0]) // ends[0])
+  return memory.make(config.stream, Megabatches(size * np.arange(num + 1), 0.0), config.seed).sizes(ends)
 
 
-def _nearest(spent: Callable[[int], float], total: float) -> int:
-  """The whole number from 1 at which `spent`, which rises up to some number, is nearest to `total`."""
-  high = 2
+def _most(spent: Callable[[int], float], total: float) -> int:
+  """The whole number, at least 1, at which `spent` is nearest to `total`, and at most MOST times as much.
+
+  `spent` rises, up to some number.
+  """
+  spent, high = functools.cache(spent), 2
   while spent(high) < total and spent(2 * high) > spent(high):
     high *= 2
   low = high // 2
   while high - low > 1:
     middle = (low + high) // 2
     low, high = (middle, high) if spent(middle) < total else (low, middle)
-  return min((low, high), key=lambda value: abs(spent(value) - total))
+  return high if spent(high) <= min(MOST * total, 2 * total - spent(low)) else low

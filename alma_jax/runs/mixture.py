@@ -37,8 +37,8 @@ def check(config: schema.RunConfig) -> tuple[schema.RunConfig, hmoe.Options]:
     raise BadInput(f"learner.name={options.name!r} on dataset.name={config.dataset.name!r} has no experts that can be "
                    "trained apart; use hmoe, as in --config=configs/mnist.py:hmoe, on data that are complete.")
   if config.train.budget:
-    raise BadInput(f"train.budget={config.train.budget:g} is for runs that train all experts; set model.width, "
-                   "train.steps and train.batch_size, and leave it 0.")
+    raise BadInput(f"train.budget={config.train.budget:g} does not work for experts that are trained apart; set it to "
+                   "0, and set model.width, train.steps and train.batch_size.")
   for name, least in (("em_rounds", 1), ("split_every", 0), ("add_beyond", 0)):
     if getattr(options, name) > least:
       raise BadInput(f"learner.{name}={getattr(options, name)} changes the clusters later, but experts that are "

@@ -50,7 +50,7 @@ class Setting(NamedTuple):
 
   @property
   def given(self) -> schema.RunConfig:
-    """The config as it was given."""
+    """The config as the user wrote it."""
     return budget.applied(self.config, dict.fromkeys(self.decided, 0))
 
   def fitted(self, facts: Facts) -> "Setting":

@@ -138,8 +138,7 @@ class Muon(Optimizer):
   name: str = "muon"
   momentum: float = field(0.9, "Nesterov momentum", at_least=0, below=1)
   adam_rate: float = field(
-      0.1, "learning rate of what is no matrix and of the last layer, which Adam trains, as a share of "
-      "`train.learning_rate`", above=0)
+      0.1, "Adam trains the last layer and what is no matrix, at this share of `train.learning_rate`", above=0)
 
   decoupled: ClassVar[bool] = True
   multiplies: ClassVar[bool] = True
@@ -185,10 +184,10 @@ class TextAdamW(TextAdam):
 @register
 @dataclasses.dataclass(frozen=True)
 class TextMuon(Muon):
-  """Muon for the matrices of layers, each expert's by itself, Adam with Nesterov momentum for the rest."""
+  """Muon for the matrices of layers, one for each expert, Adam with Nesterov momentum for the rest."""
   momentum: float = 0.95
   adam_rate: float = field(
-      0.4, "learning rate of embeddings, routers and vectors, which Adam trains, as a share of `train.learning_rate`",
+      0.4, "Adam trains embeddings, routers and vectors, at this share of `train.learning_rate`",
       above=0)
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)

@@ -1,4 +1,4 @@
-"""What each part of `anytime` is worth: off, alone, and all together, at equal compute on CIFAR-10.
+"""What each part of `anytime` is worth on CIFAR-10 at equal compute: without it, alone, and with all.
 
     python benchmarks/held_out.py --name=cifar10 --out=held_out.npz
     python -m alma_jax.sweep --config=configs/sweeps/anytime_parts.py \

@@ -1,4 +1,4 @@
-"""`anytime` and its rivals at equal compute: version 0.2's, the paper's learners, retraining and experience replay.
+"""`anytime` and its rivals at equal compute: version 1, the paper's learners, retraining and experience replay.
 
     python -m alma_jax.sweep --config=configs/sweeps/rivals.py:cifar --workdir runs/rivals_cifar
     python -m alma_jax.sweep --config=configs/sweeps/rivals.py:mnist --workdir runs/rivals_mnist
@@ -8,7 +8,7 @@ CIFAR-10: 20 mega-batches at 5.8e10 and at 5.8e11 multiply-adds. MNIST: 500 mega
 at 4.9e10. `train.budget` decides the steps of every run.
 
 `sm`, `ens`, `gens`, `retrain` and `warm` have the paper's network (VGG of width 8, MLP of
-width 32) and optimiser, and as many steps in every stage. They train after every
+width 32) and optimiser, and the same number of steps in every stage. They train after every
 mega-batch of CIFAR-10, and after every 10 of MNIST. `retrain,compact` and `warm,compact`
 have the network, the optimiser and the schedule of `anytime`. `er` is experience replay
 with this network and optimiser: it trains after every mega-batch, and draws half of every
@@ -16,7 +16,7 @@ batch from a memory of 5,000 examples. benchmarks/der.py runs DER++.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
-STEADY = {"learner": "anytime", "steps_exponent": 0.0}  # as many steps in every stage
+STEADY = {"learner": "anytime", "steps_exponent": 0.0}  # the same number of steps in every stage
 ALL_DATA = {"replay_share": 0.0, "stream.replay": 1.0}
 PAPER = axis("learner", ["sm", "ens", "gens", "retrain", "warm"])
 OURS = [

@@ -47,5 +47,5 @@ def test_numbers_of_megabatches_that_cannot_be(tmp_path, k):
 def test_what_a_run_refuses_is_refused_before_any_training(tmp_path):
   done = iid(f"--workdir={tmp_path}/runs", **{"model.width": 0})
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-  assert "model.width=0 is for a train.budget above 0" in done.stderr
+  assert "model.width=0 lets train.budget decide" in done.stderr
   assert not (tmp_path / "runs").exists()

@@ -13,7 +13,8 @@ from runs import ROOT
 pytestmark = pytest.mark.slow
 
 # What draws the pictures of a folder, or of a page: commands, and the page with the command of the README's picture.
-TUTORIAL, DRAWINGS = "images/tutorial/", ("front.svg", "timeline.svg", "learners.svg", "resumed.svg", "devices.svg")
+TUTORIAL, DRAWINGS = "images/tutorial/", (
+    "front.svg", "timeline.svg", "schedules.svg", "learners.svg", "resumed.svg", "devices.svg")
 DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|" \
        r"alma (board|report|demo|serve)|" \
        r"\(docs/results/anytime/README\.md\)"
@@ -56,7 +57,7 @@ def test_figures_of_studies_are_small_and_follow_the_theme(path):
   assert len(path.read_bytes()) < 150_000
 
 
-@pytest.mark.parametrize("name", ["front", "timeline", "learners", "resumed", "devices"])
+@pytest.mark.parametrize("name", ["front", "timeline", "schedules", "learners", "resumed", "devices"])
 def test_drawings_are_those_of_their_script(monkeypatch, name):
   monkeypatch.syspath_prepend(ROOT / "benchmarks")
   import drawings
