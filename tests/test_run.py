@@ -130,7 +130,7 @@ def test_data_that_do_not_fit_are_refused(tmp_path, arrays):
   with pytest.raises(alma_jax.BadInput, match="data holds 3 arrays"):
     alma_jax.run(small_config(), tmp_path, data=arrays[:3])
   flat = (arrays[0].reshape(120, -1), arrays[1], arrays[2].reshape(30, -1), arrays[3])
-  with pytest.raises(alma_jax.BadInput, match=r"flips and crops images, but .* shape \(36,\)"):
+  with pytest.raises(alma_jax.BadInput, match=r"train.augment=True changes images, but .* shape \(36,\)"):
     alma_jax.run(small_config(train__augment=True), tmp_path, data=flat)
   assert not list(tmp_path.iterdir())
 
