@@ -44,4 +44,5 @@ def mnist():
 def get_sweep(data="cifar"):
   points = {"cifar": cifar, "mnist": mnist}[data]()
   fixed = {"num_megabatches": 20} if data == "cifar" else {}
-  return Sweep(f"configs/{data}.py", product(axis("seed", [10, 11, 12]), [*points]), fixed)
+  all_runs = product(axis("seed", [10, 11, 12]), [*points])
+  return Sweep(f"configs/{data}.py", sorted(all_runs, key=lambda point: point["budget"]), fixed)  # the cheap ones first
