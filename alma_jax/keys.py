@@ -27,6 +27,7 @@ RECALL = 11  # which of them a batch or a validation draws
 EMBED = 12  # which examples of a task judge stored networks; a random one of these networks
 PATHS = 13  # the paths that mntdp samples, and the batches of this search
 PAIRS = 14  # random learning rates and weight decays of a task
+JUDGED = 15  # which old examples judge a memory
 
 # Purposes of streams of tasks: a change of these numbers changes the data.
 TASK_EXAMPLES = 101  # which examples of its source a task has

@@ -300,6 +300,7 @@ class Options(AnyOptions):
 
   registries: ClassVar[Mapping[str, Registry]] = {problem: LEARNERS[problem] for problem in (IMAGES, TEXT)}
   stops_early: ClassVar[bool] = True
+  judges: ClassVar[bool] = False  # whether it can tell which old mega-batches contradict new ones
   keep_optimizer = False  # whether a stage continues with the optimiser's state of the stage before
 
   @property

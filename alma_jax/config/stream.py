@@ -164,6 +164,72 @@ WHEN = "train `every` w mega-batches, at `power` or `geometric` times, or when i
 
 
 @dataclasses.dataclass(frozen=True)
+class Policy(Section):
+  """Which old mega-batches a memory keeps. This one keeps all of them, whatever their age."""
+  name: str = "uniform"
+
+  chooses: ClassVar[bool] = False  # whether it ever leaves out a mega-batch
+  judged: ClassVar[bool] = False  # whether the learner decides which
+
+  def kept(self, age: Any) -> Any:
+    """The share of a mega-batch that is kept, float64 array; age: int array, mega-batches that came after it."""
+    return age * 0.0 + 1
+
+  def check(self, config: Any) -> None:
+    if self.chooses and not config.stream.replay_share:
+      raise BadInput(f"stream.memory_policy={self.name!r} decides what stream.replay_share draws from; set that above "
+                     "0 or to uniform, or leave stream.memory_policy=uniform.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Window(Policy):
+  """The newest mega-batches alone."""
+  name: str = "window"
+  window: int = field(8, "mega-batches that are kept: the newest ones, those of the stage among them", at_least=1)
+
+  chooses: ClassVar[bool] = True
+
+  def kept(self, age: Any) -> Any:
+    return (age < self.window) * 1.0
+
+  def check(self, config: Any) -> None:
+    super().check(config)
+    if config.stream.memory_size:
+      raise BadInput(f"stream.memory_policy='window' and stream.memory_size={config.stream.memory_size} exclude each "
+                     "other, because both bound the memory; set stream.memory_size=0, or another policy.")
+
+
+@dataclasses.dataclass(frozen=True)
+class HalfLife(Policy):
+  """Fewer examples of older mega-batches: after each half-life half of them."""
+  name: str = "half_life"
+  half_life: float = field(4.0, "mega-batches after which half of the examples are left", above=0)
+
+  chooses: ClassVar[bool] = True
+
+  def kept(self, age: Any) -> Any:
+    return 0.5 ** (age / self.half_life)
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement(Policy):
+  """All mega-batches are kept, but a stage draws only from those that do not contradict its new data."""
+  name: str = "agreement"
+
+  chooses: ClassVar[bool] = True
+  judged: ClassVar[bool] = True
+
+  def check(self, config: Any) -> None:
+    super().check(config)
+    if not config.learner.judges:
+      raise BadInput("stream.memory_policy='agreement' needs a learner that judges old mega-batches; set "
+                     "learner.name=dual, or another policy.")
+
+
+POLICIES: Mapping[str, type[Policy]] = {cls.name: cls for cls in (Policy, Window, HalfLife, Agreement)}
+
+
+@dataclasses.dataclass(frozen=True)
 class AnyStream(Section):
   """Base class of all streams."""
   num_megabatches: int = field(
@@ -187,6 +253,10 @@ class Stream(AnyStream):
       "all examples", at_least=0, below=1, choices=("uniform",))
   memory_size: int = field(
       0, "with `stream.replay_share`: most examples to keep of earlier stages, a uniform sample; 0: all", at_least=0)
+  memory_policy: Policy = choice(
+      POLICIES, "uniform", "with `stream.replay_share`: keep old mega-batches whatever their age (`uniform`), the "
+      "newest (`window`), fewer examples the older they are (`half_life`), or those that do not contradict the new "
+      "ones (`agreement`)")
   schedule: Schedule = choice(SCHEDULES, "every", WHEN)
 
   val_fraction = 0.0  # share of every mega-batch that is held out for validation

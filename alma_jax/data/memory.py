@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config.stream import Stream
+from alma_jax.config.stream import Policy, Stream
 from alma_jax.data.megabatches import Megabatches
 
-Side = tuple[np.ndarray, np.ndarray]  # (int32 examples, float64 their random numbers), in the order of the stream
 Row = tuple[float, float, float, float]  # training and validation examples of a stage, its share and grown, see Sizes
 
 _NONE = np.zeros(0, np.int32)
-_EMPTY: tuple[Side, ...] = ((_NONE, np.zeros(0)),) * 2  # of training and of validation examples
 
 
 class StageData(NamedTuple):
@@ -36,6 +34,7 @@ class StageData(NamedTuple):
     num_new: the first `num_new` of `train` are new; the others are replayed.
     memory: int32 [m], indices into `pool`: examples of earlier stages from which a part of every batch is drawn, with
       `stream.replay_share`.
+    memory_from: int32 [m], the mega-batch that each of them came with, counted from 1.
     share: that part of a batch, at least 0 and below 1; 0 if there is no memory.
     grown: training examples that have arrived, as a multiple of those of the first stage.
   """
@@ -47,6 +46,7 @@ class StageData(NamedTuple):
   val: np.ndarray
   num_new: int
   memory: np.ndarray = _NONE
+  memory_from: np.ndarray = _NONE
   share: float = 0.0
   grown: float = 1.0
 
@@ -78,7 +78,7 @@ def make(config: Stream, megabatches: Megabatches, seed: int) -> "Memory":
   if config.replay_share:
     num_val = config.num_kept_for_validation
     most = (config.memory_size - num_val, num_val) if config.memory_size else (np.inf, np.inf)
-    return Reservoir(megabatches, seed, config.replay_share, most)
+    return Reservoir(megabatches, seed, config.replay_share, most, config.memory_policy)
   return Memory(megabatches, seed)
 
 
@@ -117,7 +117,7 @@ class Memory:
     seen = self._megabatches.seen
     for first, last in zip((0, *ends)[len(known):], ends[len(known):]):
       new = seen[last] - seen[first]
-      old, share = self._num_old(seen[first], new, np.array(rows[-1][:2] if rows else (0, 0)))
+      old, share = self._num_old(first, last, np.array(rows[-1][:2] if rows else (0, 0)))
       rows.append((*(new + old), share, seen[last][0] / seen[ends[0]][0]))
     self._known = ends, rows
     return rows
@@ -144,13 +144,12 @@ class Memory:
     del ends
     return data
 
-  def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
-    """(numbers of old training and validation examples of a stage [2], its share).
+  def _num_old(self, first: int, last: int, previous: np.ndarray) -> tuple[np.ndarray, float]:
+    """(numbers of old training and validation examples of the stage of mega-batches first + 1 to last [2], its share).
 
-    `seen`, `new` and `previous` are the numbers [2] of those that came before the stage, of those that come with it,
-    and of all in the stage before.
+    `previous` are the numbers [2] of all in the stage before.
     """
-    del seen, new, previous
+    del first, last, previous
     return np.zeros(2), 0.0
 
 
@@ -173,7 +172,7 @@ class Replay(Memory):
     train, val = self._all(ends)
     return data._replace(train=train, val=val)
 
-  def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
+  def _num_old(self, first: int, last: int, previous: np.ndarray) -> tuple[np.ndarray, float]:
     return np.floor(self._share * previous + 1e-9), 0.0
 
   def _all(self, ends: tuple[int, ...]) -> tuple[np.ndarray, ...]:
@@ -190,16 +189,33 @@ class Replay(Memory):
     return sides
 
 
+class Kept(NamedTuple):
+  """Training or validation examples in a memory, in the order of the stream.
+
+  Attributes:
+    examples: int32 [n].
+    number: float64 [n], the random number of each.
+    rank: int64 [n], its rank among those of its mega-batch.
+    born: int32 [n], the mega-batch that it came with, counted from 1.
+  """
+  examples: np.ndarray = _NONE
+  number: np.ndarray = np.zeros(0)
+  rank: np.ndarray = np.zeros(0, np.int64)
+  born: np.ndarray = _NONE
+
+
 class Reservoir(Memory):
-  """`stream.replay_share`: a part of every batch is drawn from a uniform sample of the examples of earlier stages.
+  """`stream.replay_share`: a part of every batch is drawn from examples of earlier stages.
 
   The validation data of a stage mix new and old examples in the same proportion as a batch.
 
-  Every example has a random number; those with the smallest numbers are kept. So the sample does not depend on how the
-  stream is cut into stages, and what it has dropped never comes back.
+  Every example has a random number; of a mega-batch those with the smallest numbers are kept, as many as
+  `stream.memory_policy` says, and of all of them the `stream.memory_size` with the smallest number for their age. So
+  the sample does not depend on how the stream is cut into stages, and what it has dropped never comes back.
   """
 
-  def __init__(self, megabatches: Megabatches, seed: int, share: float | str, most: tuple[float, float]):
+  def __init__(self, megabatches: Megabatches, seed: int, share: float | str, most: tuple[float, float],
+               policy: Policy):
     """A memory that is extended as far as it is asked for.
 
     Args:
@@ -207,47 +223,61 @@ class Reservoir(Memory):
       seed: see Memory.
       share: part of a batch that comes from the memory; `uniform`: the memory's part of all examples.
       most: how many training and validation examples are kept; infinity: all.
+      policy: `stream.memory_policy`.
     """
     super().__init__(megabatches, seed)
-    self._share, self._most = share, most
-    self._t, self._sides = 0, _EMPTY
+    self._share, self._most, self._policy = share, most, policy
+    self._t = 0
+    self._sides: tuple[Kept, ...] = Kept(), Kept()
 
   def needed(self, ends: Sequence[int]) -> np.ndarray:
-    return np.concatenate(self._after(ends[-1]))
+    return np.concatenate([side.examples for side in self._after(ends[-1])])
 
   def _recall(self, data: StageData, ends: tuple[int, ...]) -> StageData:
-    memory, val = self._after(span(ends)[0] - 1)
-    new = np.array([len(data.train), len(data.val)])
-    (_, num_val), share = self._num_old(np.array([len(memory), len(val)]), new, np.zeros(2))
+    first = span(ends)[0] - 1
+    memory, old = (self._still(side, i, ends[-1]) for i, side in enumerate(self._after(first)))
+    (_, num_val), share = self._num_old(first, ends[-1], np.zeros(2))
+    val = old.examples
     if num_val < len(val):
       val = keys.rng(self._seed, keys.RECALL, len(ends) - 1).choice(val, num_val, replace=False)
-    return data._replace(val=np.concatenate([data.val, val]), memory=memory, share=share)
+    return data._replace(val=np.concatenate([data.val, val]), memory=memory.examples, memory_from=memory.born,
+                         share=share)
 
-  def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
-    (train, val), (new_train, new_val) = (map(int, each) for each in (np.minimum(seen, self._most), new))
+  def _num_old(self, first: int, last: int, previous: np.ndarray) -> tuple[np.ndarray, float]:
+    seen = self._megabatches.seen
+    train, val = map(int, np.minimum(self._counts(last)[:first].sum(0), self._most))
+    new_train, new_val = map(int, seen[last] - seen[first])
     share = train / (train + new_train) if train else 0.0
     if not isinstance(self._share, str):
       share, val = self._share if train else 0.0, min(val, round(self._share / (1 - self._share) * new_val))
     return np.array([0, val]), share
 
-  def _after(self, t: int) -> tuple[np.ndarray, np.ndarray]:
-    """(training, validation) examples kept of the mega-batches 1..t."""
+  def _after(self, t: int) -> tuple[Kept, ...]:
+    """(training, validation) examples kept of the mega-batches 1..t at mega-batch t."""
     if t < self._t:
-      self._t, self._sides = 0, _EMPTY
+      self._t, self._sides = 0, (Kept(), Kept())
     parts = [[side] for side in self._sides]
     for u in range(self._t + 1, t + 1):
       train, val = self._megabatches.part(u)
       numbers = keys.rng(self._seed, keys.MEMORY, u).random(len(train) + len(val))
-      parts[0].append((train, numbers[:len(train)]))
-      parts[1].append((val, numbers[len(train):]))
-    self._t, self._sides = t, tuple(_smallest(side, most) for side, most in zip(parts, self._most))
-    return self._sides[0][0], self._sides[1][0]
+      for side, examples, number in zip(parts, (train, val), np.split(numbers, [len(train)])):
+        side.append(Kept(examples, number, number.argsort().argsort(), np.full(len(number), u, np.int32)))
+    joined = [Kept(*map(np.concatenate, zip(*side))) if len(side) > 1 else side[0] for side in parts]
+    self._t, self._sides = t, tuple(self._still(side, i, t) for i, side in enumerate(joined))
+    return self._sides
 
+  def _still(self, side: Kept, i: int, t: int) -> Kept:
+    """What is kept at mega-batch t of the training examples (i = 0) or validation examples (1) `side`."""
+    stays = side.rank < self._counts(t)[side.born - 1, i]
+    side = Kept(*(array[stays] for array in side)) if not stays.all() else side
+    if len(side.number) <= self._most[i]:
+      return side
+    number, most = side.number / self._policy.kept(t - side.born), int(self._most[i])
+    places = np.sort(np.argpartition(number, most)[:most])
+    return Kept(*(array[places] for array in side))
 
-def _smallest(parts: list[Side], most: float) -> Side:
-  """The `most` examples of these parts with the smallest numbers."""
-  examples, numbers = (np.concatenate(arrays) for arrays in zip(*parts)) if len(parts) > 1 else parts[0]
-  if len(examples) <= most:
-    return examples, numbers
-  places = np.sort(np.argpartition(numbers, int(most))[:int(most)])
-  return examples[places], numbers[places]
+  def _counts(self, t: int) -> np.ndarray:
+    """How many examples of each of the mega-batches 1..t are kept at mega-batch t, int64 [t, 2]."""
+    sizes = np.diff(self._megabatches.seen[:t + 1], axis=0)
+    kept = self._policy.kept(t - np.arange(1, t + 1))
+    return np.ceil(kept[:, None] * sizes - 0.5).astype(np.int64)

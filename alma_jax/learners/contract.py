@@ -25,6 +25,7 @@ from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
+from alma_jax.store.metrics import Entry
 from alma_jax.training import loop
 from alma_jax.types import Array, Cost, Tree, Variables
 
@@ -85,10 +86,12 @@ class StageResult(NamedTuple):
     report: what the stage cost and reached so far.
     complete: whether the stage is over. If not, it goes on with another growth and another training, whose last
       report counts for the whole stage.
+    notes: further entries for its line of metrics.jsonl.
   """
   state: LearnerState
   report: loop.FitReport
   complete: bool = True
+  notes: Entry = {}  # noqa: RUF012 (never changed in place)
 
 
 class Learner(Protocol):

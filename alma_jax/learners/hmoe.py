@@ -209,7 +209,7 @@ class HMoE(Experts):
     network = self.network(spec)
     macs, flops = cost.forward_macs(network, self._shape), self._flops(network)
     if not state.spec["num_experts"]:
-      after, report, _ = super().finish(state, data, trained)
+      after, report, *_ = super().finish(state, data, trained)
       base = after._replace(spec={**after.spec, "num_frozen": 1}, frozen=(after.predicting,), average=None,
                             host={**after.host, "base_cost": [macs * report.samples, flops * report.samples]})
       return StageResult(base, report, complete=False)

@@ -223,7 +223,7 @@ class Session:
         done = self._setting.config.train.plan(len(data.train), data.share, data.grown).samples
         self._shown.skip(done * growth.fit.cursor // loop.num_steps(growth.fit))
       self._pending, trained = None, self._trained(growth, data, began)
-      now.learner, report, complete = learner.finish(growth.state, data, trained)
+      now.learner, report, complete, found = learner.finish(growth.state, data, trained)
       contract.check_state(growth.state, now.learner, self._setting.config.learner.name)
       now.complete, self._saved_in = complete, None
     now.adopt(prepared.meta)
@@ -239,7 +239,7 @@ class Session:
         fwd_macs=(cost.fwd_macs * report.samples if report.macs is None else report.macs) + grown.macs,
         train_flops=(cost.train_flops * report.samples if report.flops is None else report.flops) + grown_flops,
         predict_macs=cost.predict_macs)
-    return line | now.arrival.notes | tested | prepared.notes
+    return line | now.arrival.notes | tested | prepared.notes | found
 
   def _grown(self, data: loop.StageData) -> Growth:
     learner, before = self._setting.learner, self.now.learner

@@ -113,6 +113,7 @@ class Training:
     decays: float32 [M], coefficients of its L2 penalty, in addition to those of `spec.train`; None: 1 and 0.
     notes: entries that are added to every line of train.jsonl.
     may_diverge: whether the training goes on when its loss is no longer finite.
+    steps: training steps; 0: as many as `spec.train` plans. Programs do not depend on it.
   """
   spec: FitSpec
   variables: Variables
@@ -123,6 +124,7 @@ class Training:
   decays: np.ndarray | None = None
   notes: dict[str, float] = dataclasses.field(default_factory=dict)
   may_diverge: bool = False
+  steps: int = 0
 
   @property
   def train_sizes(self) -> np.ndarray:
@@ -137,7 +139,10 @@ class Training:
   @property
   def plan(self) -> sections.Plan:
     """Length of the training, by the largest number of examples of a member."""
-    return self.spec.train.plan(int(self.train_sizes.max()), self.data.share, self.data.grown)
+    train: Any = self.spec.train
+    train = dataclasses.replace(train, steps=self.steps, steps_exponent=0.0) if self.steps else train
+    plan: sections.Plan = train.plan(int(self.train_sizes.max()), self.data.share, self.data.grown)
+    return plan
 
   def _sizes(self, own: Sequence[np.ndarray] | np.ndarray | None, shared: np.ndarray) -> np.ndarray:
     return np.array([len(shared)] * self.spec.num_members if own is None else [len(mine) for mine in own])

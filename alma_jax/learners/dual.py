@@ -1,0 +1,230 @@
+"""dual: a network that replays what still holds, beside one that learns the newest data alone (docs/live.md).
+
+Every stage trains them one after the other: first the *fast* network, on the new data; then the *slow* one, on new and
+old data. With `stream.memory_policy=agreement` the fast network judges the old mega-batches in between. One that looks
+like the new data, but has labels that the fast network does not predict, contradicts them: the slow network does not
+see it, until later data agree with it again.
+"""
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alma_jax import keys
+from alma_jax.config import sections, stream
+from alma_jax.config.fields import field
+from alma_jax.config.registry import IMAGES, register
+from alma_jax.errors import BadInput
+from alma_jax.learners import prediction, stacked
+from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
+from alma_jax.models import cost
+from alma_jax.parallel import sharding
+from alma_jax.training import loop, optimizers
+from alma_jax.types import Array, Cost, Variables
+
+SLOW, FAST = 0, 1
+HELD = 8  # one in HELD new examples tests the fast network
+SPANS = 64  # groups of old mega-batches that are judged, at most
+LEAST, MOST = 24, 32  # examples that decide about a span, taken from its neighbours, too; and of one span
+CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
+ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
+SIDE = 8  # pixels a side of the images that are compared
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(sections.Options):
+  """Two networks for streams that change: one replays what still holds, one learns the newest data alone."""
+  name: str = "dual"
+  fast_share: float = field(0.3, "share of a stage's steps that train the fast network", above=0, below=1)
+  judged_share: float = field(
+      0.15, "with `stream.memory_policy=agreement`, share of a stage's forward passes that judge old data",
+      above=0, below=1)
+  new_share: float = field(0.25, "share of the slow network's batches that is new, at least", above=0, at_most=1)
+
+  problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  judges: ClassVar[bool] = True
+
+  def make(self, context: Any) -> Any:
+    return Dual(context)
+
+  def check(self, config: Any) -> None:
+    super().check(config)
+    if not config.train.steps and not config.train.budget:
+      raise BadInput("learner.name='dual' divides the steps of a stage; set train.steps or train.budget.")
+    if self.fast_share + self.judged_share >= 1:
+      raise BadInput(f"learner.fast_share={self.fast_share} and learner.judged_share={self.judged_share} leave nothing "
+                     "for the slow network; lower one of them, so that they sum to less than 1.")
+
+
+class Dual(stacked.Stacked):
+  """`live` has the slow network and the fast one; a prediction is the mean of their probabilities.
+
+  The slow network's batches come from the memory in proportion to its examples, but at least `new_share` is new.
+
+  `host` has `weights` [spans], the shares of the old mega-batches that the slow network sees; a span is `span`
+  mega-batches, so that there are at most SPANS. Within a stage it also has `samples`, the examples that the fast
+  network was trained on, and then `passes`, the forward passes that judged old data.
+  """
+  combine = "probabilities"
+
+  def __init__(self, context: Any):
+    super().__init__(context)
+    self._policy: stream.Policy = context.config.stream.memory_policy
+
+  def num_members(self, spec: dict[str, Any]) -> int:
+    return 2
+
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
+    if "samples" not in state.host:
+      return state, GrowthReport()
+    host, passes = {**state.host, "passes": 0}, 0
+    if self._policy.judged and len(data.memory) and data.num_new > 1:
+      host["span"] = 1
+      while -(-int(data.memory_from.max()) // host["span"]) > SPANS:
+        host["span"] *= 2
+      host["weights"], passes = self._judged(state, data, (data.memory_from - 1) // host["span"])
+    return state._replace(host={**host, "passes": passes}), GrowthReport(passes * self.cost(state).fwd_macs)
+
+  def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    made, plan = super().training(state, data), self._plan(data)
+    which, steps, seen = FAST, self._fast_steps(plan), self._fast_data(data)[0]
+    if "samples" in state.host:  # the fast network has been trained
+      which, seen = SLOW, self._slow_data(state, data)
+      left = plan.samples - state.host["samples"] - state.host["passes"]
+      steps = max(1, round(left / self.context.config.train.batch_size))
+    return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), steps=steps,
+                               variables=self.take(made.variables, [which]), data=seen)
+
+  def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    return super().training(state, data)
+
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    report, host = trained.report, dict(state.host)
+    if "samples" not in host:  # the fast network goes on from its average
+      host = {"samples": report.samples}
+      live = self._with(state.live, FAST, trained.variables)
+      return StageResult(state._replace(live=live, host=host, average=None), report, complete=False)
+    samples, _ = host.pop("samples"), host.pop("passes")
+    weights = {"memory_weights": np.round(host["weights"], 3).tolist(), "memory_span": host["span"]} if (
+        "weights" in host) else {}
+    last = trained.variables if trained.last is None else trained.last
+    live = self._with(state.live, SLOW, last)
+    average = None if trained.last is None else self._with(live, SLOW, trained.variables)
+    return StageResult(state._replace(live=live, host=host, average=average),
+                       report._replace(samples=report.samples + samples), notes=weights)
+
+  def cost(self, state: LearnerState) -> Cost:
+    network = self.network(state.spec)
+    macs, flops = cost.forward_macs(network, self._shape), optimizers.flops(
+        self.context.config.train, network, self._shape)
+    return super().cost(state)._replace(fwd_macs=macs, train_flops=flops)
+
+  def describe(self, state: LearnerState) -> str:
+    weights = state.host.get("weights")
+    left_out = "" if weights is None else f", {int((weights < 0.5).sum())} of {len(weights)} old parts left out"
+    return f"a slow network and a fast one{left_out}"
+
+  # --------------------------------------------------------------------- what the two networks see
+
+  def _plan(self, data: loop.StageData) -> Any:
+    """The sections.Plan of all of a stage."""
+    return self.context.config.train.plan(len(data.train), data.share, data.grown)
+
+  def _fast_steps(self, plan: Any) -> int:
+    return max(1, round(self.options.fast_share * plan.steps))
+
+  def _fast_data(self, data: loop.StageData) -> tuple[loop.StageData, np.ndarray]:
+    """(the stage without old data and without a part of the new ones, this part: int32 [h])."""
+    order = keys.rng(data.seed, keys.JUDGED, data.stage, 0).permutation(data.train[:data.num_new])
+    num = -(-len(order) // HELD) if len(order) > 1 else 0
+    seen = order[num:]
+    nothing = np.zeros(0, np.int32)
+    return data._replace(train=seen, num_new=len(seen), memory=nothing, memory_from=nothing, share=0.0), order[:num]
+
+  def _slow_data(self, state: LearnerState, data: loop.StageData) -> loop.StageData:
+    """The stage with the part of its memory that agrees with the new data."""
+    if not len(data.memory):
+      return data
+    memory, born, weights = data.memory, data.memory_from, state.host.get("weights")
+    if weights is not None:
+      number = keys.rng(data.seed, keys.JUDGED, data.stage, 1).random(len(memory))
+      stays = number < weights[(born - 1) // state.host["span"]]
+      memory, born = memory[stays], born[stays]
+    share = data.share * len(memory) / (data.share * len(memory) + (1 - data.share) * len(data.memory))
+    return data._replace(memory=memory, memory_from=born, share=min(share, 1 - self.options.new_share))
+
+  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray) -> tuple[np.ndarray, int]:
+    """(the share of each span of old mega-batches that agrees with the new data, float64 [S]; the forward passes).
+
+    `place`: int [m], the span of each example of the memory.
+    """
+    spans, (_, held) = np.arange(place.max() + 1), self._fast_data(data)
+    rng = keys.rng(data.seed, keys.JUDGED, data.stage, 2)
+    passes = self.options.judged_share * self._plan(data).samples - len(held)
+    num = int(np.clip(passes / len(spans), 4, MOST))
+    drawn = [rng.permutation(data.memory[place == i])[:num] for i in spans]
+    which = np.concatenate([held, *drawn]).astype(np.int32)
+    own = np.repeat([-1, *spans], [len(held), *map(len, drawn)])
+    looks, wrong = self._looked(state, data, which)
+    reach, kept = int(np.ceil((LEAST / num - 1) / 2)) if num < LEAST else 0, np.ones(len(spans))
+    new_wrong, new_looks = wrong[own < 0], looks[own < 0][:MOST]
+    for i in spans:
+      near = rng.permutation(np.flatnonzero((own >= 0) & (np.abs(own - i) <= reach)))
+      if len(near):
+        kept[i] = 1 - contradicts(wrong[near], new_wrong) * alike(looks[near[:MOST]], new_looks)
+    return kept, len(which)
+
+  def _looked(self, state: LearnerState, data: loop.StageData, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(small copies of examples float32 [n, D], whether the fast network errs on them bool [n])."""
+    fast, network = self.take(state.live, [FAST]), self.network(state.spec)
+
+    def look(inputs: Any) -> Any:
+      joined = stacked.contribute(network, self._problem, self.mesh, self.combine, fast, inputs)
+      return {**joined, "small": small(inputs)}
+
+    pool, index = self._problem.load(data.pool, which)
+    pool = pool if pool is data.pool else sharding.put(pool, self.mesh)
+    found = prediction.in_batches(look, self._problem, self.mesh, pool, index)
+    labels = np.asarray(pool.y[jnp.asarray(index)])
+    return np.asarray(found["small"]), np.asarray(found["sum"].argmax(-1) != labels)
+
+  def _with(self, variables: Variables, which: int, one: Variables) -> Variables:
+    """Stacked variables with another member `which`; `one` has a single member."""
+    def put(all_: Any, new: Any) -> Any:
+      return np.concatenate([all_[:which], new, all_[which + 1:]])
+
+    return sharding.put(jax.tree.map(put, *sharding.fetch((variables, one))), self.mesh)
+
+
+def contradicts(old: np.ndarray, new: np.ndarray) -> float:
+  """From 0 to 1: whether errors on old examples are more frequent than on new ones, both bool [n], by a z-test."""
+  before, now = len(old), len(new)
+  pooled = np.concatenate([old, new]).mean()
+  spread = np.sqrt(max(pooled * (1 - pooled), 1e-3) * (1 / before + 1 / now))
+  return float(1 / (1 + np.exp(-SLOPE * ((old.mean() - new.mean()) / spread - CUT))))
+
+
+def alike(old: np.ndarray, new: np.ndarray) -> float:
+  """From 0 to 1: whether two sets of examples, [n, D] and [m, D], may have one distribution.
+
+  By the share of examples whose nearest neighbour is of their own set (Schilling, 1986).
+  """
+  both = np.concatenate([old, new]).astype(np.float64)
+  squares = (both**2).sum(1)
+  distance = squares[:, None] + squares - 2 * both @ both.T
+  np.fill_diagonal(distance, np.inf)
+  side = np.arange(len(both)) < len(old)
+  own = (side[distance.argmin(1)] == side).mean()
+  return float(1 / (1 + np.exp(SHARP * (own - ALIKE))))
+
+
+def small(x: Array) -> Array:
+  """Examples [B, ...] as float32 [B, D]: of images, at most SIDE x SIDE means of each channel."""
+  if x.ndim == 4:
+    step = -(-min(x.shape[1:3]) // SIDE)
+    height, width = (side // step * step for side in x.shape[1:3])
+    x = x[:, :height, :width].reshape(len(x), height // step, step, width // step, step, -1).mean((2, 4))
+  return x.reshape(len(x), -1).astype(jnp.float32)
