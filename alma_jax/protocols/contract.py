@@ -286,6 +286,11 @@ class Protocol:
     """
     raise _missing(type(self), "test(self, learner, state, trained)")
 
+  def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The files of a live stream of the same mega-batches: (path in its folder, arrays); see `alma stream`."""
+    raise BadInput(f"dataset.name={self.config.dataset.name!r} cannot be written as a live stream; name images or "
+                   "vectors that are complete, such as mnist or drift:mnist.")
+
   def covered(self, t: int) -> None:
     """Called when no checkpoint that the run may resume from needs mega-batches 1 to t for training again."""
 
