@@ -283,6 +283,18 @@ FIELDS = [
     ("digits learner.name=hmoe", "learner", "after the colon of --config=configs/NAME.py:LEARNER"),
     ("digits:ens --config.seed", "--config.seed", "give --config.seed=VALUE"),
     ("digits:ens --config.dataset.name --overwrite", "dataset.name=None", "is not one of"),
+    # Streams that change.
+    ("drift:sm,foo", "dataset.drift='foo'", "is not one of classes, concepts,"),
+    ("drift:sm,rotat", "dataset.drift='rotat'", "did you mean 'rotate'?"),
+    ("drift:sm,relabel dataset.change_at=1", "dataset.change_at=1.0", "at least 0 and below 1"),
+    ("drift:sm,mix dataset.width=0", "dataset.width=0.0", "above 0"),
+    ("drift:sm,rotate dataset.change_at=0.5", "dataset.change_at", "leave the field out, or change dataset.drift"),
+    ("drift:sm,relabel dataset.megabatch_size=1", "dataset.megabatch_size=1", "at least 2"),
+    ("drift:sm,relabel dataset.name=drift:minst", "NAME='minst'", "did you mean 'mnist'?"),
+    ("drift:sm,relabel dataset.name=drift:live:x", "dataset.name='drift:live:x'", "name one, as in drift:mnist"),
+    ("drift:sm,classes stream.num_megabatches=3", "dataset.phases=5", "lower it"),
+    ("drift:sm,river:Foo", "dataset.name='river:Foo'", "use one of Agrawal, Hyperplane,"),
+    ("drift:sm,river:SEA dataset.concepts=(0,4)", "dataset.concepts=(0, 4)", "leave some out"),
     ("{tmp}/c.py seed=0", "'train.epoch'", "are epochs, steps", config_file("c.train.unlock()\n  c.train.epoch = 3")),
 ]
 

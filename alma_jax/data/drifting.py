@@ -1,16 +1,7 @@
 """Streams whose distribution changes: what each mega-batch of a data set holds, and the test set that goes with it.
 
 A `Drift` describes a stream in two steps. `level` says how far the change has gone at mega-batch t of B; `shares`,
-`changed` and `new` say what a level does to the classes and to the examples. This one darkens the images slowly:
-
-    @alma_jax.register
-    @dataclasses.dataclass(frozen=True)
-    class Dusk(drifting.Slow):
-      name: str = "dusk"
-      darkest: float = alma_jax.field(0.5, "brightness at the end", above=0, below=1)
-
-      def changed(self, x, y, level, draw):
-        return (x * (1 - level * (1 - self.darkest))).astype(x.dtype), y
+`changed` and `new` say what a level does to the classes and to the examples. docs/changing-streams.md has an example.
 """
 import dataclasses
 import math
@@ -48,11 +39,17 @@ class Draw(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Drift(Section):
-  """Base class of streams that change, for `dataset.drift`. Override what changes."""
+  """Base class of streams that change, for `dataset.drift`. Override what changes.
+
+  Attributes:
+    problems: what the streams are for: images, which may be vectors.
+    test_follows: whether the test set has these class shares; otherwise it has those of the data set.
+  """
   name: str = ""
 
   registries: ClassVar[Mapping[str, Registry]] = DRIFTS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  test_follows: ClassVar[bool] = True
 
   def level(self, t: int, num: int) -> float:
     """How far the change has gone at mega-batch t of `num`. Mega-batches of one level share a test set."""
@@ -62,23 +59,19 @@ class Drift(Section):
     """How frequent each class is, as a multiple of its share of the data set; float [K], on any scale."""
     return np.ones(num_classes)
 
-  def test_shares(self, level: float, num_classes: int) -> np.ndarray:
-    """The same for the test set."""
-    return self.shares(level, num_classes)
-
   def changed(self, x: np.ndarray, y: np.ndarray, level: float, draw: Draw) -> Arrays:
-    """The examples at a level, of the same shape and dtype. By default each is `new` with probability `level`."""
-    return self._mixed(x, y, level, 1, draw)
+    """The examples at a level, of the same shape and dtype.
 
-  def new(self, x: np.ndarray, y: np.ndarray, number: int, draw: Draw) -> Arrays:
-    """The examples under another concept; `number` counts such concepts from 1."""
-    return x, y
-
-  def _mixed(self, x: np.ndarray, y: np.ndarray, share: float, number: int, draw: Draw) -> Arrays:
-    is_new = draw.rng.random(len(x)) < share
+    By default, each follows a new concept with probability `level`. At level 2, all follow the second new one.
+    """
+    is_new = draw.rng.random(len(x)) < level
     if is_new.any():
       x, y = x.copy(), y.copy()
-      x[is_new], y[is_new] = self.new(x[is_new], y[is_new], number, draw)
+      x[is_new], y[is_new] = self.new(x[is_new], y[is_new], math.ceil(level), draw)
+    return x, y
+
+  def new(self, x: np.ndarray, y: np.ndarray, number: int, draw: Draw) -> Arrays:
+    """The examples under a new concept; `number` counts these from 1."""
     return x, y
 
 
@@ -104,9 +97,9 @@ class Slow(Drift):
 
 @dataclasses.dataclass(frozen=True)
 class Gradual(Drift):
-  """The level is a sigmoid of t, as in MOA (Bifet et al., 2010)."""
+  """The level is a sigmoid of t (Bifet et al., 2010)."""
   change_at: float = field(0.5, "share of the stream before the middle of the change", at_least=0, below=1)
-  width: float = field(0.5, "share of the stream in which the level rises from .12 to .88", above=0)
+  width: float = field(0.5, "share of the stream in which the share of new examples rises from 12 to 88 %", above=0)
 
   def level(self, t: int, num: int) -> float:
     distance = (t - 0.5 - self.change_at * num) / (self.width * num)
@@ -243,13 +236,11 @@ class Imbalance(Sudden):
   """The shares of the classes fall geometrically from the first class to the last. The test set stays balanced."""
   name: str = "imbalance"
   change_at: float = 0.0
+  test_follows: ClassVar[bool] = False
   ratio: float = field(100.0, "how many times more frequent the first class is than the last", at_least=1)
 
   def shares(self, level: float, num_classes: int) -> np.ndarray:
     return self.ratio ** (-level * np.linspace(0, 1, num_classes))
-
-  def test_shares(self, level: float, num_classes: int) -> np.ndarray:
-    return np.ones(num_classes)
 
 
 @register
@@ -282,11 +273,7 @@ class RecurLabels(Phases, Relabelled):
 class Concepts(Phases, Relabelled):
   """Three concepts in turn, each for a phase: the labels y, y + 1 and y + 2, or y and two random cycles."""
   name: str = "concepts"
-
   num_levels: ClassVar[int] = 3
-
-  def changed(self, x: np.ndarray, y: np.ndarray, level: float, draw: Draw) -> Arrays:
-    return self._mixed(x, y, float(level > 0), int(level), draw)
 
 
 @register
@@ -389,7 +376,7 @@ class Drawn(Stream):
   def test(self, t: int) -> Arrays:
     level, data = self.test_at(t), self._data
     if self._known is None or self._known[0] != level:
-      shares = self._drift.test_shares(level, data.num_classes)
+      shares = self._drift.shares(level, data.num_classes) if self._drift.test_follows else np.ones(data.num_classes)
       kept = [examples[:math.ceil(len(examples) * shares[k] / shares.max() - 1e-9)]
               for k, examples in _by_class(data.y_test, self._order).items()]
       which = np.sort(np.concatenate(kept))

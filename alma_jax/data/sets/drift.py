@@ -79,8 +79,8 @@ class River(drifting.Changing):
   """A table by one of river's generators, whose concept changes: river:Agrawal, river:SEA, ..."""
   name: str = "river"
   concepts: tuple[int, ...] = field(
-      (), "concepts of river's generator, in numbers from 0, each for an equal part of the stream; empty: the first "
-      "three. Hyperplane and RandomRBFDrift have none: they change with every example", at_least=0)
+      (), "numbers, from 0, of the generator's concepts, each for an equal part of the stream; empty: the first three. "
+      "Hyperplane and RandomRBFDrift have none, because they change with every example", at_least=0)
   test_size: int = field(
       200, "test examples that are drawn with every mega-batch; those of one concept are one test set", at_least=1)
 
