@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
   commands.quiet()
   names = []
-  for name, arrays in protocols.of(config)(config).entries():
+  for name, arrays in protocols.of(config).entries(config):
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **arrays)

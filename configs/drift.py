@@ -23,7 +23,7 @@ def get_config(arg: str = "anytime,relabel") -> ConfigDict:
     c.dataset.name = stream
   else:
     c.dataset.name = "drift:mnist"
-    c.dataset.drift = stream
+    c.dataset.change = stream
   c.stream.num_megabatches = 60
   c.stream.schedule = "every"
   c.stream.waiting_time = 1

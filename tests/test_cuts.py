@@ -64,7 +64,8 @@ TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
 CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
 CASES |= {"live sm full": FULL, "offline expert": {},
           "offline anytime": BUDGET, "live anytime": BUDGET,
-          "drift gens": PLAIN | dict(dataset__drift="rotate", dataset__megabatch_size=30), "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
+          "drift gens": PLAIN | dict(dataset__change="rotate", dataset__megabatch_size=30),
+          "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
           "offline hmoe rounds": ROUNDS}
 CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}
 del CASES["live text btm"]  # which needs all documents at once

@@ -39,7 +39,7 @@ class Draw(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Drift(Section):
-  """Base class of streams that change, for `dataset.drift`. Override what changes.
+  """Base class of streams that change, for `dataset.change`. Override what changes.
 
   Attributes:
     problems: what the streams are for: images, which may be vectors.
@@ -99,10 +99,10 @@ class Slow(Drift):
 class Gradual(Drift):
   """The level is a sigmoid of t (Bifet et al., 2010)."""
   change_at: float = field(0.5, "share of the stream before the middle of the change", at_least=0, below=1)
-  width: float = field(0.5, "share of the stream in which the share of new examples rises from 12 to 88 %", above=0)
+  duration: float = field(0.5, "share of the stream in which the share of new examples rises from 12 to 88 %", above=0)
 
   def level(self, t: int, num: int) -> float:
-    distance = (t - 0.5 - self.change_at * num) / (self.width * num)
+    distance = (t - 0.5 - self.change_at * num) / (self.duration * num)
     return 1 / (1 + math.exp(min(-4 * distance, 500.0)))
 
 
@@ -196,7 +196,7 @@ class Rotate(Slow):
 
   def changed(self, x: np.ndarray, y: np.ndarray, level: float, draw: Draw) -> Arrays:
     if x.ndim != 4:
-      raise BadInput(f"dataset.drift='rotate' turns images, but the examples have shape {x.shape[1:]}; choose another "
+      raise BadInput(f"dataset.change='rotate' turns images, but the examples have shape {x.shape[1:]}; choose another "
                      "drift, such as permute.")
     return rotated(x, level * self.degrees, draw.limits[0]), y
 
@@ -359,7 +359,10 @@ class Drawn(Stream):
     y = np.empty(num * size, np.int32)
     for t in range(1, num + 1):
       rng, level, part = keys.rng(seed, keys.DRIFT, t), drift.level(t, num), slice((t - 1) * size, t * size)
-      labels = rng.choice([*queues], size, p=self._probabilities(t, level, {k: len(queues[k]) for k in queues}))
+      shares = drift.shares(level, data.num_classes)[[*queues]] * [len(queues[k]) for k in queues]
+      if not shares.sum():
+        raise BadInput(f"dataset.change={drift.name!r} leaves no class at mega-batch {t}; number the classes from 0.")
+      labels = rng.choice([*queues], size, p=shares / shares.sum())
       which = np.empty(size, np.int64)
       for k in np.unique(labels).tolist():
         places, start = np.flatnonzero(labels == k), used[k]
@@ -381,26 +384,18 @@ class Drawn(Stream):
               for k, examples in _by_class(data.y_test, self._order).items()]
       which = np.sort(np.concatenate(kept))
       if not len(which):
-        raise BadInput(f"dataset.drift={self._drift.name!r} leaves no test example at mega-batch {t}; give the data "
+        raise BadInput(f"dataset.change={self._drift.name!r} leaves no test example at mega-batch {t}; give the data "
                        "set test examples of all classes.")
       self._known = level, self._changed(data.x_test[which], data.y_test[which], level,
                                          keys.rng(self._seed, keys.DRIFT_TEST, 1), True)
     return self._known[1]
-
-  def _probabilities(self, t: int, level: float, counts: dict[int, int]) -> np.ndarray:
-    """Of the classes of which there are examples."""
-    shares = self._drift.shares(level, self._data.num_classes)[[*counts]] * [*counts.values()]
-    if not shares.sum():
-      raise BadInput(f"dataset.drift={self._drift.name!r} leaves no class at mega-batch {t}; number the classes "
-                     "from 0.")
-    return shares / shares.sum()
 
   def _changed(self, x: np.ndarray, y: np.ndarray, level: float, rng: np.random.Generator, is_test: bool) -> Arrays:
     fixed = lambda number: keys.rng(self._seed, keys.CONCEPT, number)
     num, given = self._data.num_classes, x
     x, y = self._drift.changed(x, y, level, Draw(rng, fixed, num, self._limits, is_test))
     if (x.shape, x.dtype) != (given.shape, given.dtype) or y.shape != x.shape[:1] or y.min() < 0 or y.max() >= num:
-      raise BadInput(f"dataset.drift={self._drift.name!r} turns x {given.dtype} {given.shape} of {num} classes into x "
+      raise BadInput(f"dataset.change={self._drift.name!r} turns x {given.dtype} {given.shape} of {num} classes into x "
                      f"{x.dtype} {x.shape} with labels {y.shape} from {y.min()} to {y.max()}; keep shapes, dtype and "
                      "classes.")
     return x, y.astype(np.int32)

@@ -230,6 +230,12 @@ class Protocol:
     """Names of the classes, or their numbers as strings; None without classes. `meta` comes from the State."""
     return list(meta["class_names"] or map(str, range(meta["num_classes"]))) if "num_classes" in meta else None
 
+  @classmethod
+  def entries(cls, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The files of a live stream with the same mega-batches, (path in its folder, arrays); for `alma stream`."""
+    raise BadInput(f"dataset.name={config.dataset.name!r} cannot be written as a live stream; name images or vectors "
+                   "that are complete, such as mnist or drift:mnist.")
+
   def facts(self, ends: Sequence[int]) -> Facts:
     """The facts for the stage `ends`, and a function of `ends` alone; () means before the first stage."""
     raise _missing(type(self), "facts(self, ends)")
@@ -285,11 +291,6 @@ class Protocol:
     Nothing outside the protocol sees test data. May replace `state.joined`. `state.lines` does not have the line yet.
     """
     raise _missing(type(self), "test(self, learner, state, trained)")
-
-  def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The files of a live stream of the same mega-batches: (path in its folder, arrays); see `alma stream`."""
-    raise BadInput(f"dataset.name={self.config.dataset.name!r} cannot be written as a live stream; name images or "
-                   "vectors that are complete, such as mnist or drift:mnist.")
 
   def covered(self, t: int) -> None:
     """Called when no checkpoint that the run may resume from needs mega-batches 1 to t for training again."""

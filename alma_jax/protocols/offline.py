@@ -177,7 +177,6 @@ class Offline(Protocol):
 class Images(Offline):
   """Images, or other arrays, of a data set."""
   Source = classification.Images
-  source: Any
 
   def __init__(self, config: Any, data: Any = None, run: Any = None) -> None:
     del run
@@ -187,15 +186,14 @@ class Images(Offline):
   def data_for_costs(cls, dataset: Any) -> Any:
     return dataset.blank() or dataset.load()
 
-  def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
-    num = self.source.megabatches.num
+  @classmethod
+  def entries(cls, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    source, num = cls.Source(config), config.stream.num_megabatches
     digits = max(4, len(str(num)))
     for t in range(1, num + 1):
-      x, y = self.source.arrays(t)
-      yield f"stream/{t:0{digits}}.npz", dict(x=x, y=y)
-    if len({self.source.test_at(t) for t in range(1, num + 1)}) == 1:
-      x, y = self.source.test_arrays(num)
-      yield "test.npz", dict(x=x, y=y)
+      yield f"stream/{t:0{digits}}.npz", dict(zip("xy", source.arrays(t)))
+    if len({source.test_at(t) for t in range(1, num + 1)}) == 1:
+      yield "test.npz", dict(zip("xy", source.test_arrays(num)))
 
 
 class Changing(Images):

@@ -22,7 +22,7 @@ from alma_jax.errors import BadInput
 class Drift(drifting.Changing, Columns):
   """A stream that changes, of the data set NAME: drift:mnist, drift:npz:PATH."""
   name: str = "drift"
-  drift: drifting.Drift = choice(DRIFTS[IMAGES], "stationary", "what changes in the course of the stream")
+  change: drifting.Drift = choice(DRIFTS[IMAGES], "stationary", "what changes in the course of the stream")
   test_size: int = field(0, "most test examples; 0: all", at_least=0)
   data_dir: str = field("", DATA_DIR)
   image_size: int = field(
@@ -45,7 +45,7 @@ class Drift(drifting.Changing, Columns):
     if data is None:
       data = self.load()
       datasets.warn_of_overlap(data)
-    return drifting.Drawn(self.drift, data, config.stream.num_megabatches, self.megabatch_size, config.seed,
+    return drifting.Drawn(self.change, data, config.stream.num_megabatches, self.megabatch_size, config.seed,
                           self.test_size)
 
   def check(self, config: Any) -> None:
