@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.config.sections import Optimizer as Optimizer
   from alma_jax.config.sections import Options as Options
   from alma_jax.config.task_sections import TaskOptions as TaskOptions
+  from alma_jax.data.drifting import Drift as Drift
   from alma_jax.errors import BadInput as BadInput
   from alma_jax.errors import Diverged as Diverged
   from alma_jax.errors import Stopped as Stopped
@@ -45,7 +46,7 @@ _EXPORTS = {
     "register": "config.registry", "Options": "config.sections", "TaskOptions": "config.task_sections",
     "Protocol": "protocols.contract",
     "Model": "models.network:ImageModel", "DataSet": "config.sections", "Metric": "config.sections",
-    "Optimizer": "config.sections",
+    "Optimizer": "config.sections", "Drift": "data.drifting",
     "Stacked": "learners.stacked", "Paths": "learners.paths", "Proposal": "learners.paths",
     "GrowthReport": "learners.contract", "Context": "learners.contract",
     "BadInput": "errors", "Diverged": "errors", "Stopped": "errors", "Unsaved": "errors",

@@ -7,6 +7,8 @@ Run
   alma sweep --config=FILE       run many configs
   alma apart --config=CONFIG:hmoe --workdir DIR
                                  train experts in separate processes
+  alma stream DIR --config=CONFIG
+                                 write mega-batches as a live stream
 
 Look
   alma status [RUNS]             show how runs are doing, in a table
@@ -23,7 +25,8 @@ Use
 
 Find
   alma list [FILE]               list learners, configs, networks, data sets,
-                                 optimisers and metrics, also those in your FILE
+                                 optimisers, metrics and streams that change,
+                                 also those in your FILE
   alma fields [PATTERN]          list the fields of a config, or those whose
                                  name or meaning contains PATTERN
   alma --version                 print the version
@@ -49,8 +52,8 @@ _FIRST = {"anytime": "Start here to get good predictions soon after data arrive.
           "sm": "Start here to find out when to train, and as the baseline of a comparison."}
 _WIDTH = 120  # where there is no terminal
 _MODULES = {"run": "main", **{name: name for name in (
-    "demo", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
-    "board")}}
+    "demo", "sweep", "apart", "stream", "report", "sample", "export", "predict", "evaluate", "serve", "status",
+    "compare", "board")}}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,6 +105,7 @@ def _listing() -> Iterator[str]:
       "Images (--config.dataset.name)": _about(registry.DATA_SETS[registry.IMAGES]),
       "Texts (--config.dataset.name)": _about(registry.DATA_SETS[registry.TEXT]),
       "Streams of tasks (--config=tasks:LEARNER,STREAM)": _about(registry.DATA_SETS[registry.TASKS]),
+      "Streams that change (--config=drift:LEARNER,STREAM)": _about(registry.DRIFTS[registry.IMAGES]),
       "Optimisers (--config.train.optimizer)": _about(registry.OPTIMIZERS[registry.IMAGES]),
       "Metrics (--config.log.metrics)": _about(registry.METRICS[registry.IMAGES]),
       "Metrics for text (--config.log.metrics)": _about(registry.METRICS[registry.TEXT]),

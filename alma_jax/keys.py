@@ -36,6 +36,11 @@ TASK_CLASSES = 103  # which classes of its source a task has
 TASK_ORDER = 104  # sources and sizes of the tasks of s_long
 BACKGROUNDS = 105  # colours of backgrounds
 
+# Purposes of streams that change: a change of these numbers changes the data.
+DRIFT = 106  # which examples each mega-batch has, and what is drawn for them
+DRIFT_TEST = 107  # the same for test sets
+CONCEPT = 108  # what is the same at every mega-batch, such as a permutation of pixels
+
 
 def rng(seed: int, purpose: int, *numbers: int) -> np.random.Generator:
   """numpy Generator of a purpose, and of further numbers such as a stage or a member."""

@@ -13,8 +13,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parents[1]
-COMMANDS = ("main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
-            "board", "demo")
+COMMANDS = ("main", "sweep", "apart", "stream", "report", "sample", "export", "predict", "evaluate", "serve", "status",
+            "compare", "board", "demo")
 # Pages made from files beside docs/: {page: file}.
 COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 FINDINGS = "results/README.md"

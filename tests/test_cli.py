@@ -10,8 +10,8 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax.config import registry
 
-NAMES = ("run", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
-         "board", "list", "fields")
+NAMES = ("run", "sweep", "apart", "stream", "report", "sample", "export", "predict", "evaluate", "serve", "status",
+         "compare", "board", "list", "fields")
 
 
 def test_everything_is_listed():

@@ -18,7 +18,7 @@ from test_live import drop, live_config, make_folder
 from test_paths import task_config
 
 import alma_jax
-from alma_jax.data import feed
+from alma_jax.data import datasets, feed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")
 
@@ -64,12 +64,13 @@ TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
 CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
 CASES |= {"live sm full": FULL, "offline expert": {},
           "offline anytime": BUDGET, "live anytime": BUDGET,
+          "drift gens": PLAIN | dict(dataset__change="rotate", dataset__megabatch_size=30),
           "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
           "offline hmoe rounds": ROUNDS}
 CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}
 del CASES["live text btm"]  # which needs all documents at once
 CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}
-QUICK = ("offline sm", "live gens", "tasks select")
+QUICK = ("offline sm", "live gens", "tasks select", "drift gens")
 
 
 def live_images(folder, arrays):
@@ -112,6 +113,9 @@ def prepared(case, folder, request):
   changes = OPTIONS.get(words[0], {}) | changes
   if protocol == "live":
     return live_config(live_images(folder, arrays), words[0], **changes), {}
+  if protocol == "drift":
+    np.savez(folder.with_suffix(".npz"), **dict(zip(datasets.ARRAYS, arrays)))
+    return small_config(words[0], dataset__name=f"drift:npz:{folder}.npz", **changes), {}
   if (shape := {"vgg": (32, 32, 3), "compact": (9, 8, 3)}.get(words[-1])) is not None:
     arrays = (*blobs(80, shape), *blobs(12, shape, seed=1))
   return small_config(words[0], **changes), {"data": arrays}

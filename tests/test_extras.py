@@ -62,7 +62,7 @@ def test_packages_of_extras_are_imported_only_through_extras():
     ("tensorflow", "main --config=mnist:sm"),
     ("pyarrow", "main --config=npz:sm --config.dataset.name=npz:{parquet}"),
     ("pyarrow", "predict --workdir={empty} --out=a.parquet x.npz"),
-    ("river", "main --config=digits:sm --config.log.drift=0.002"),
+    ("river", "main --config=digits:sm --config.log.drift=0.002"), ("river", "main --config=drift:sm,river:SEA"),
     ("wandb", "main --config=digits:sm --config.log.wandb=mine"),
     ("submitit", "sweep --config=sweeps/digits --launcher=slurm"),
     ("s3fs", "status s3://bucket/run"), ("gcsfs", "main --config=digits:sm --workdir gs://bucket/run"),

@@ -18,8 +18,8 @@ from runs import ROOT
 LAYERS = ("version", "errors", "messages", "extras", "files", "web", "types", "keys", "config",
           "commands", "parallel", "data", "models", "problems", "training", "growth", "learners", "predictors", "store",
           "protocols", "runs", "sweeps", "reports", "monitor")
-COMMANDS = ("__init__", "cli", "main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve",
-            "status", "compare", "board", "demo")  # they may import anything
+COMMANDS = ("__init__", "cli", "main", "sweep", "apart", "stream", "report", "sample", "export", "predict", "evaluate",
+            "serve", "status", "compare", "board", "demo")  # they may import anything
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
          for path in sorted((ROOT / "alma_jax").rglob("*.py"))}
 

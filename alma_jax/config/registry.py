@@ -1,4 +1,4 @@
-"""Finds learners, networks, data sets, optimisers and metrics by name, including the user's.
+"""Finds learners, networks, data sets, optimisers, metrics and drifts by name, including the user's.
 
 A name stands for a frozen dataclass: it declares the fields that come with the name, and a method makes the learner,
 network, data set or optimiser from them; a metric has no fields. `register` adds a class. A class of this package
@@ -100,11 +100,12 @@ NETWORKS = _registries("network", "models", IMAGES, TEXT, TASKS)
 DATA_SETS = _registries("data set", "data.sets", IMAGES, TEXT, TASKS)
 OPTIMIZERS = _registries("optimiser", "training.optimizers", IMAGES, TEXT, TASKS)
 METRICS = _registries("metric", "problems.measures", IMAGES, TEXT, TASKS)
-KINDS = (LEARNERS, NETWORKS, DATA_SETS, OPTIMIZERS, METRICS)
+DRIFTS = _registries("drift", "data.drifting", IMAGES)
+KINDS = (LEARNERS, NETWORKS, DATA_SETS, OPTIMIZERS, METRICS, DRIFTS)
 
 
 def register(cls: C) -> C:
-  """Class decorator that adds a learner, a network, a data set, an optimiser or a metric under its `name`.
+  """Class decorator that adds a learner, a network, a data set, an optimiser, a metric or a drift under its `name`.
 
       @alma_jax.register
       @dataclasses.dataclass(frozen=True)
@@ -114,16 +115,16 @@ def register(cls: C) -> C:
   You can register a name of yours again, for example by running a notebook cell twice; the new class replaces the old.
 
   Args:
-    cls: a frozen dataclass that inherits from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer or Metric.
-      Declare its fields with alma_jax.field, give `name` a default, and say in `problems` what the class is for.
+    cls: a frozen dataclass that inherits from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer, Metric or
+      Drift. Declare its fields with alma_jax.field, give `name` a default, and say in `problems` what it is for.
 
   Raises:
     BadInput: the class is not of this form, or alma_jax has a class with this name.
   """
   made: Any = cls  # mypy does not know its attributes
   if not getattr(cls, "registries", None):
-    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer or "
-                   "Metric.")
+    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer, "
+                   "Metric or Drift.")
   if "__dataclass_fields__" not in vars(cls):
     raise BadInput(f"{cls.__name__} is not a dataclass; write @dataclasses.dataclass(frozen=True) between "
                    "@alma_jax.register and the class.")

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from alma_jax.config import schema
 from alma_jax.config.sections import Metric
 from alma_jax.data import datasets, memory, normalization
-from alma_jax.data.megabatches import permuted
+from alma_jax.data.megabatches import Megabatches, permuted
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.problems import contract, measures
@@ -242,27 +242,32 @@ class Images(contract.Source):
     Raises:
       BadInput: the data do not exist, or do not fit the config.
     """
-    section, stream = config.dataset, config.stream
-    if isinstance(data, datasets.Dataset):
-      self.dataset = data
-    elif data is None:
-      self.dataset = section.load()
-    elif len(data) != len(datasets.ARRAYS):
-      raise BadInput(f"data holds {len(data)} arrays, but should hold {len(datasets.ARRAYS)}; "
-                     f"pass ({', '.join(datasets.ARRAYS)}).")
-    else:
-      self.dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
-    d = self.dataset
+    d = self.dataset = self._loaded(config, data)
     self._metrics = measures.tried(measures.chosen(config), measures.blank_images(d.num_classes))
-    if d is not data:
-      datasets.warn_of_overlap(d)
-    self.megabatches = permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
-    self.memory = memory.make(stream, self.megabatches, config.seed)
+    self.megabatches = self._cut(config)
+    self.memory = memory.make(config.stream, self.megabatches, config.seed)
     self.constants = (normalization.made(d.x_train[self.megabatches.part(1)[0]]) if d.normalization is None else
                       normalization.Normalization(*d.normalization))
     self.fingerprint = d.fingerprint
     self.problem, self.example_shape = self.of_meta(config, self.meta())
-    self.untrained = self.problem.chance if stream.untrained_error == "chance" else None
+    self.untrained = self.problem.chance if config.stream.untrained_error == "chance" else None
+
+  def _loaded(self, config: schema.ImageConfig, data: Sequence[Any] | datasets.Dataset | None) -> datasets.Dataset:
+    if isinstance(data, datasets.Dataset):
+      return data
+    if data is None:
+      dataset: datasets.Dataset = config.dataset.load()
+    elif len(data) != len(datasets.ARRAYS):
+      raise BadInput(f"data holds {len(data)} arrays, but should hold {len(datasets.ARRAYS)}; "
+                     f"pass ({', '.join(datasets.ARRAYS)}).")
+    else:
+      dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
+    datasets.warn_of_overlap(dataset)
+    return dataset
+
+  def _cut(self, config: schema.ImageConfig) -> Megabatches:
+    stream = config.stream
+    return permuted(len(self.dataset.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
 
   @property
   def num_bytes(self) -> tuple[int, int]:
@@ -307,13 +312,21 @@ class Images(contract.Source):
     """(the pool of the whole training set, the examples)."""
     return self._pool(mesh), examples
 
-  def test_pool(self, mesh: Mesh) -> Pool:
-    """The pool of test examples."""
-    return make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
+  def arrays(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """The examples of mega-batch t, raw, and their labels."""
+    return self._images(self.tested(t)), self._labels(self.tested(t))[0]
 
-  def score(self, prediction: measures.Prediction) -> measures.Entry:
+  def test_arrays(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """The test examples after mega-batch t, raw, and their labels."""
+    return self.dataset.x_test, self.dataset.y_test
+
+  def test_pool(self, mesh: Mesh, t: int) -> Pool:
+    """The pool of test examples."""
+    return make_pool(*self.test_arrays(t), *self.constants, mesh)
+
+  def score(self, prediction: measures.Prediction, t: int) -> measures.Entry:
     """Error, loss in nats and the chosen metrics of a prediction (classes, probabilities) for the test examples."""
-    return scored(self._metrics, prediction, self.dataset.y_test, self.dataset.class_names)
+    return scored(self._metrics, prediction, self.test_arrays(t)[1], self.dataset.class_names)
 
   def tested(self, t: int) -> np.ndarray:
     """All examples of mega-batch t, those for validation included."""

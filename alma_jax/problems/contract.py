@@ -5,7 +5,7 @@ A problem says what batches, losses, predictions and selection are. A source hol
 structure, except that the first field of a pool has an entry for each of its examples.
 """
 # mypy: disable-error-code="empty-body"
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -207,6 +207,7 @@ class Source:
     files: {name: text} of files that are written into the run folder.
     num_test: number of examples of which each is right or wrong in the test set.
     has_test: whether there is a test set. Otherwise the prequential metric of a mega-batch is its test metric.
+    is_changing: whether the distribution changes, so that every learner is tested on each mega-batch when it arrives.
     constants: normalisation constants of the first stage, which the pools and `meta` use; None: there are none, or
       they never change.
   """
@@ -219,6 +220,7 @@ class Source:
   files: dict[str, str] = {}  # noqa: RUF012 (never changed in place)
   num_test: int = 0
   has_test: bool = True
+  is_changing: bool = False
   constants: Any = None
 
   @staticmethod
@@ -248,11 +250,15 @@ class Source:
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[Tree, np.ndarray]:
     """(a pool that holds these training examples, their places in it, int32)."""
 
-  def test_pool(self, mesh: Mesh) -> Tree:
-    """The pool of test examples, if there are any."""
+  def test_at(self, t: int) -> Hashable:
+    """The test set after mega-batch t: equal for mega-batches that share one."""
+    return None
 
-  def score(self, prediction: Any) -> dict[str, Any]:
-    """The metric, the loss in nats and the chosen metrics (measures.py) of a prediction for all test examples."""
+  def test_pool(self, mesh: Mesh, t: int) -> Tree:
+    """The pool of test examples after mega-batch t, if there are any."""
+
+  def score(self, prediction: Any, t: int) -> dict[str, Any]:
+    """The metric, the loss in nats and the chosen metrics (measures.py) of a prediction for all these examples."""
 
   def tested(self, t: int) -> np.ndarray:
     """int32 [N], training examples by which the deployed learner is tested when mega-batch t arrives."""

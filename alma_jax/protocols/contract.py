@@ -230,6 +230,12 @@ class Protocol:
     """Names of the classes, or their numbers as strings; None without classes. `meta` comes from the State."""
     return list(meta["class_names"] or map(str, range(meta["num_classes"]))) if "num_classes" in meta else None
 
+  @classmethod
+  def entries(cls, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The files of a live stream with the same mega-batches, (path in its folder, arrays); for `alma stream`."""
+    raise BadInput(f"dataset.name={config.dataset.name!r} cannot be written as a live stream; name images or vectors "
+                   "that are complete, such as mnist or drift:mnist.")
+
   def facts(self, ends: Sequence[int]) -> Facts:
     """The facts for the stage `ends`, and a function of `ends` alone; () means before the first stage."""
     raise _missing(type(self), "facts(self, ends)")

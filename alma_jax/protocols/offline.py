@@ -1,6 +1,6 @@
 """Mega-batches that are all there before the run begins (Caccia et al., 2021; docs/algorithms.md §1)."""
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -13,7 +13,7 @@ from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import say
-from alma_jax.problems import classification, contract, language_modeling
+from alma_jax.problems import changing, classification, contract, language_modeling
 from alma_jax.protocols import drift
 from alma_jax.protocols.contract import Arrival, Facts, Joined, Prepared, Protocol, Sizes, State, TrainedStage
 from alma_jax.store import metrics
@@ -41,7 +41,7 @@ class Offline(Protocol):
     if config.log.drift:
       extras.need(f"log.drift={config.log.drift}", "river")
     self._detector: drift.Detector | None = None
-    self._test: tuple[Any, Any] = (None, None)  # (pool of test examples, its normalisation constants)
+    self._test: tuple[Any, Any, Any] | None = None  # (source.test_at, pool of test examples, its constants)
 
   # ------------------------------------------------------------------------ what a learner and a run are made from
 
@@ -95,6 +95,8 @@ class Offline(Protocol):
       notes[self.measure.metric] = self.source.untrained if value is None else value
     elif t == 1 and (untrained := self._untrained(learner, state)) is not None:
       notes[metrics.UNTRAINED] = untrained
+    elif state.ends and not trains and self.source.test_at(t) != self.source.test_at(t - 1):
+      notes |= self.test(learner, state, None)  # the last result is about another test set
     return Arrival(t, trains, notes)
 
   def _drift(self, t: int, lines: Sequence[Entry], notes: Entry) -> Entry:
@@ -131,24 +133,28 @@ class Offline(Protocol):
   def test(self, learner: Learner, state: State, trained: TrainedStage | None) -> Entry:
     """Contributions of blocks that never change again are joined once, and kept.
 
-    Thus a growing ensemble costs as much to evaluate at its 50th stage as at its 5th.
+    Thus a growing ensemble costs as much to evaluate at its 50th stage as at its 5th, unless the test set has changed.
     """
     if not self.source.has_test:
       return {}
-    problem, pool = self.source.problem, self._test_pool(learner, state.meta)
-    total = prediction.joined(learner, problem, state.learner, pool, None, *state.joined)
+    t = len(state.lines) + 1
+    problem, pool = self.source.problem, self._test_pool(t, learner, state.meta)
+    is_same = state.ends and self.source.test_at(state.ends[-1]) == self.source.test_at(t)
+    total = prediction.joined(learner, problem, state.learner, pool, None, *(state.joined if is_same else Joined()))
     if trained is not None and learner.freezes:
       state.joined = Joined(total, learner.num_blocks(state.learner))
-    return self.source.score(learner.resolve(state.learner, total))
+    return self.source.score(learner.resolve(state.learner, total), t)
 
-  def _test_pool(self, learner: Learner, meta: Entry) -> Any:
-    if self._test[0] is None:
-      self._test = self.source.test_pool(learner.mesh), self.source.constants
-    pool, before = self._test
+  def _test_pool(self, t: int, learner: Learner, meta: Entry) -> Any:
+    which = self.source.test_at(t)
+    if self._test is None or self._test[0] != which:
+      self._test = which, self.source.test_pool(learner.mesh, t), self.source.constants
+    _, pool, before = self._test
     constants = self._constants(meta)
     if constants is not None and constants.entries() != before.entries():
-      self._test = classification.renormalized(pool, constants, learner.mesh), constants
-    return self._test[0]
+      pool = classification.renormalized(pool, constants, learner.mesh)
+      self._test = which, pool, constants
+    return pool
 
   def _constants(self, meta: Entry) -> normalization.Normalization | None:
     """The normalisation constants of the learner with this `meta`; an untrained one uses the first stage's."""
@@ -174,11 +180,29 @@ class Images(Offline):
 
   def __init__(self, config: Any, data: Any = None, run: Any = None) -> None:
     del run
-    super().__init__(config, classification.Images(config, data))
+    super().__init__(config, self.Source(config, data))
 
   @classmethod
   def data_for_costs(cls, dataset: Any) -> Any:
     return dataset.blank() or dataset.load()
+
+  @classmethod
+  def entries(cls, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    source, num = cls.Source(config), config.stream.num_megabatches
+    digits = max(4, len(str(num)))
+    for t in range(1, num + 1):
+      yield f"stream/{t:0{digits}}.npz", dict(zip("xy", source.arrays(t)))
+    if len({source.test_at(t) for t in range(1, num + 1)}) == 1:
+      yield "test.npz", dict(zip("xy", source.test_arrays(num)))
+
+
+class Changing(Images):
+  """A stream of images or vectors that changes, and a test set that follows it."""
+  Source = changing.Changing
+
+  @classmethod
+  def data_for_costs(cls, dataset: Any) -> Any:
+    return dataset.blank()
 
 
 class Texts(Offline):
@@ -193,8 +217,9 @@ class Texts(Offline):
 class Prequential:
   """Tests the deployed learner on every mega-batch before it is trained on: its *prequential* metric.
 
-  Learners that freeze their members are only tested if the schedule is adaptive, there is no test set, or drift is
-  watched: all members have to predict every mega-batch, which may take longer than the training.
+  Learners that freeze their members are only tested if the schedule is adaptive, there is no test set, drift is
+  watched, or the stream is one that changes: all members have to predict every mega-batch, which may take longer than
+  the training.
   """
 
   def __init__(self, protocol: Offline):
@@ -202,7 +227,8 @@ class Prequential:
     self._protocol, self._source, self._schedule = protocol, protocol.source, protocol.schedule
     config, source = protocol.config, protocol.source
     self._key = f"prequential_{source.problem.metric}"
-    self._always = not self._schedule.is_fixed or not source.has_test or config.log.drift > 0
+    self._always = (not self._schedule.is_fixed or not source.has_test or config.log.drift > 0 or
+                    source.is_changing)
     self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
     self._known: dict[int, Entry] = {}  # what is known of later mega-batches, by the deployed learner
     self._deployed: LearnerState | None = None

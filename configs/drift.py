@@ -1,0 +1,33 @@
+"""Streams that change: labels are redefined, images turn, classes arrive, old concepts return.
+
+    python -m alma_jax.main --config=configs/drift.py:anytime,relabel
+    python -m alma_jax.main --config=configs/drift.py:sm,rotate --config.dataset.degrees=45
+
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, or anytime
+(docs/anytime.md). STREAM is one of stationary, permute, relabel, invert, rotate, classes,
+noise, imbalance, shares, recur_inputs, recur_labels, concepts, mix, mix_inputs, or one of
+river's generators, as in anytime,river:Agrawal (docs/changing-streams.md). There are 60
+mega-batches of 400 examples of MNIST, and every learner trains on each of them.
+--config.dataset.name=drift:cifar10 or drift:npz:PATH takes other data.
+"""
+from ml_collections import ConfigDict
+
+from alma_jax import config
+
+
+def get_config(arg: str = "anytime,relabel") -> ConfigDict:
+  learner, _, stream = arg.partition(",")
+  c = config.base(learner)
+  stream = stream or "relabel"
+  if stream.startswith("river:"):
+    c.dataset.name = stream
+  else:
+    c.dataset.name = "drift:mnist"
+    c.dataset.change = stream
+  c.stream.num_megabatches = 60
+  c.stream.schedule = "every"
+  c.stream.waiting_time = 1
+  if learner == "anytime":
+    c.train.budget = 8e8
+    c.train.steps_exponent = 0.0  # the later mega-batches count as much
+  return c
