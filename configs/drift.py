@@ -16,9 +16,8 @@ from alma_jax import config
 
 
 def get_config(arg: str = "anytime,relabel") -> ConfigDict:
-  learner, _, stream = arg.partition(",")
-  c = config.base(learner)
-  stream = stream or "relabel"
+  learner, _, stream = arg.rpartition(",") if "," in arg else (arg, "", "relabel")
+  c = config.base({"anytime": "anytime,tracking", "anytime,uniform": "anytime"}.get(learner, learner))
   if stream.startswith("river:"):
     c.dataset.name = stream
   else:
@@ -27,7 +26,7 @@ def get_config(arg: str = "anytime,relabel") -> ConfigDict:
   c.stream.num_megabatches = 60
   c.stream.schedule = "every"
   c.stream.waiting_time = 1
-  if learner == "anytime":
+  if learner.startswith("anytime"):
     c.train.budget = 8e8
     c.train.steps_exponent = 0.0  # the later mega-batches count as much
   return c

@@ -276,6 +276,11 @@ class AnyOptions(Section):
     return 1
 
   @property
+  def num_networks(self) -> int:
+    """Number of networks that a stage trains, side by side or one after the other, and that share its budget."""
+    return self.num_trained
+
+  @property
   def mixture_size(self) -> int:
     """Number of networks of the model that each of them consists of."""
     return 1

@@ -38,7 +38,7 @@ SIDE = 8  # pixels a side of the images that are compared
 class Options(sections.Options):
   """Two networks for streams that change: one replays what still holds, one learns the newest data alone."""
   name: str = "dual"
-  fast_share: float = field(0.3, "share of a stage's steps that train the fast network", above=0, below=1)
+  fast_share: float = field(0.4, "share of a stage's steps that train the fast network", above=0, below=1)
   judged_share: float = field(
       0.15, "with `stream.memory_policy=agreement`, share of a stage's forward passes that judge old data",
       above=0, below=1)
@@ -46,6 +46,10 @@ class Options(sections.Options):
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   judges: ClassVar[bool] = True
+
+  @property
+  def num_networks(self) -> int:
+    return 2
 
   def make(self, context: Any) -> Any:
     return Dual(context)
@@ -75,7 +79,7 @@ class Dual(stacked.Stacked):
     self._policy: stream.Policy = context.config.stream.memory_policy
 
   def num_members(self, spec: dict[str, Any]) -> int:
-    return 2
+    return self.options.num_networks
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     if "samples" not in state.host:

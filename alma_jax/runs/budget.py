@@ -76,10 +76,10 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes, before: Decide
 
 
 def _wanted(config: schema.RunConfig, facts: Facts, width: int) -> float:
-  """Multiply-adds that train all members of this width on RATIO examples for each of their parameters."""
+  """Multiply-adds that train all networks of this width on RATIO examples for each of their parameters."""
   network, shape = Context(config, *facts).network(width), (1, *facts.example_shape)
   num_params = cost.count_params(cost.abstract_variables(network, shape).params)
-  return RATIO * num_params * cost.forward_macs(network, shape) * config.num_members
+  return RATIO * num_params * cost.forward_macs(network, shape) * config.learner.num_networks
 
 
 def _spending(config: schema.RunConfig, facts: Facts, sizes: Sizes | memory.Sizes) -> Callable[[Decided], float]:
