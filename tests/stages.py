@@ -36,7 +36,7 @@ def train_stage(setting, state, stage, rows=256):
   learner, data, complete = setting.learner, Stages(setting)[stage], False
   while not complete:
     state, _ = learner.grow(state, data)
-    (state, report, complete), epochs = fit_stage(learner, state, data, rows)
+    (state, report, complete, _), epochs = fit_stage(learner, state, data, rows)
   return state, report, epochs
 
 

@@ -179,6 +179,10 @@ class Policy(Section):
     if self.chooses and not config.stream.replay_share:
       raise BadInput(f"stream.memory_policy={self.name!r} decides what stream.replay_share draws from; set that above "
                      "0 or to uniform, or leave stream.memory_policy=uniform.")
+    if self.chooses and not self.judged and config.stream.memory_size:
+      raise BadInput(f"stream.memory_policy={self.name!r} and stream.memory_size={config.stream.memory_size} exclude "
+                     "each other, because both bound the memory; set stream.memory_size=0, or "
+                     "stream.memory_policy=uniform.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,12 +195,6 @@ class Window(Policy):
 
   def kept(self, age: Any) -> Any:
     return (age < self.window) * 1.0
-
-  def check(self, config: Any) -> None:
-    super().check(config)
-    if config.stream.memory_size:
-      raise BadInput(f"stream.memory_policy='window' and stream.memory_size={config.stream.memory_size} exclude each "
-                     "other, because both bound the memory; set stream.memory_size=0, or another policy.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -209,9 +209,9 @@ class Reservoir(Memory):
 
   The validation data of a stage mix new and old examples in the same proportion as a batch.
 
-  Every example has a random number; of a mega-batch those with the smallest numbers are kept, as many as
-  `stream.memory_policy` says, and of all of them the `stream.memory_size` with the smallest number for their age. So
-  the sample does not depend on how the stream is cut into stages, and what it has dropped never comes back.
+  Every example has a random number, and those with the smallest numbers are kept: of each mega-batch as many as
+  `stream.memory_policy` says, of all together `stream.memory_size`. So the sample does not depend on how the stream is
+  cut into stages, and what it has dropped never comes back.
   """
 
   def __init__(self, megabatches: Megabatches, seed: int, share: float | str, most: tuple[float, float],
@@ -272,8 +272,8 @@ class Reservoir(Memory):
     side = Kept(*(array[stays] for array in side)) if not stays.all() else side
     if len(side.number) <= self._most[i]:
       return side
-    number, most = side.number / self._policy.kept(t - side.born), int(self._most[i])
-    places = np.sort(np.argpartition(number, most)[:most])
+    most = int(self._most[i])
+    places = np.sort(np.argpartition(side.number, most)[:most])
     return Kept(*(array[places] for array in side))
 
   def _counts(self, t: int) -> np.ndarray:

@@ -98,7 +98,7 @@ class Dual(stacked.Stacked):
     if "samples" in state.host:  # the fast network has been trained
       which, seen = SLOW, self._slow_data(state, data)
       left = plan.samples - state.host["samples"] - state.host["passes"]
-      steps = max(1, round(left / self.context.config.train.batch_size))
+      steps = max(1, round(left * plan.steps / plan.samples))
     return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), steps=steps,
                                variables=self.take(made.variables, [which]), data=seen)
 

@@ -1,0 +1,119 @@
+"""`stream.memory_policy`: which old mega-batches a memory keeps, and which of them a second network contradicts."""
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runs import blobs, small_config
+from test_recall import SCHEDULES
+from test_stream import assert_sizes, make, stages_of
+
+import alma_jax
+from alma_jax.config.stream import HalfLife, Window
+from alma_jax.learners import dual
+
+
+@st.composite
+def forgetting(draw):
+  """A stream whose memory forgets, of any schedule and share."""
+  b = draw(st.integers(3, 12))
+  n = draw(st.integers(10 * b, 40 * b))
+  policy = draw(st.sampled_from([Window(window=1), Window(window=3), HalfLife(half_life=0.4), HalfLife(half_life=2.5)]))
+  return make(n, b, draw(st.integers(1, b)), seed=draw(st.integers(0, 5)), memory_policy=policy,
+              replay_share=draw(st.sampled_from(["uniform", 0.5])), **draw(st.sampled_from(SCHEDULES)))
+
+
+@given(forgetting())
+@settings(deadline=None, max_examples=60)
+def test_a_memory_keeps_of_each_mega_batch_what_its_policy_says(stream):
+  stages, before = stages_of(stream), set()
+  assert_sizes(stream, stages)
+  for stage, span in zip(stages, stream.spans):
+    wanted = stream.config.memory_policy.kept(span[-1] - np.arange(1, span[0]))
+    for u, share in enumerate(wanted, 1):
+      own = stream.megabatches.part(u)[0]
+      assert len(np.intersect1d(stage.memory, own)) == np.ceil(share * len(own) - 0.5)
+      assert set(stage.memory[stage.memory_from == u]) <= set(own)
+    assert set(stage.memory) <= before  # what it has dropped never comes back
+    before = set(stage.memory) | set(stage.train)
+
+
+@pytest.mark.parametrize(("old", "new", "low", "high"), [
+    ([0] * 24, [0] * 40, 0.0, 0.01), ([1] * 24, [0] * 40, 0.99, 1.0), ([1] * 12, [0] * 40, 0.9, 1.0),
+    ([1] * 24, [1] * 40, 0.0, 0.01), ([0] * 24, [1] * 40, 0.0, 0.01)])
+def test_old_examples_contradict_if_they_are_wrong_more_often(old, new, low, high):
+  assert low <= dual.contradicts(np.array(old, bool), np.array(new, bool)) <= high
+
+
+def test_contradiction_is_half_where_the_z_test_says_so():
+  old, new = np.arange(100) < 20, np.zeros(100, bool)  # pooled 0.1: z = 0.2 / sqrt(0.09 x 0.02)
+  z = 0.2 / np.sqrt(0.1 * 0.9 * 0.02)
+  assert dual.contradicts(old, new) == pytest.approx(1 / (1 + np.exp(-2 * (z - 2.5))))
+
+
+def test_inputs_are_alike_if_neighbours_come_from_both_sets():
+  rng = np.random.default_rng(0)
+  first, second = rng.normal(size=(2, 32, 5))
+  assert dual.alike(first, second) > 0.95
+  assert dual.alike(first, second + 20) < 0.01
+
+
+def test_small_images_are_means_of_blocks():
+  x = np.arange(2 * 20 * 20, dtype=np.float32).reshape(2, 20, 20, 1)
+  found = np.asarray(dual.small(x))
+  assert found.shape == (2, 36)  # blocks of 3 x 3; the last two rows and columns are left out
+  assert found[0, 0] == x[0, :3, :3].mean()
+
+
+def changed_run(folder, learner="dual", policy="agreement", switch=lambda t: t >= 5, num=8, **changes):
+  """Metrics lines of a run on 8 mega-batches of 60 points, whose labels are turned where `switch` says so."""
+  x, y = blobs(60 * num + 60)
+  megabatch = np.minimum(np.arange(len(y)) // 60, num - 1)
+  turned = np.where([switch(t + 1) for t in megabatch], (y + 1) % (y.max() + 1), y)
+  inbox = folder / "data"
+  (inbox / "stream").mkdir(parents=True)
+  for t in range(num):
+    np.savez(inbox / "stream" / f"{t}.npz", x=x[60 * t:60 * t + 60], y=turned[60 * t:60 * t + 60])
+  (inbox / "end").touch()
+  options = {"stream__replay_share": "uniform", "stream__memory_policy": policy, "train__steps": 60, "model__width": 16,
+             "stream__num_megabatches": 0, "stream__waiting_time": 1, "dataset__name": f"live:{inbox}",
+             "dataset__settle_seconds": 0.0, "train__batch_size": 16, "train__learning_rate": 0.03,
+             "train__optimizer": "adam", **changes}
+  alma_jax.run(small_config(learner, **options), folder / "run")
+  return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_old_mega_batches_that_contradict_the_new_ones_are_left_out(tmp_path):
+  lines = changed_run(tmp_path)
+  weights = [line.get("memory_weights") for line in lines]
+  assert weights[0] is None  # there is nothing old
+  assert all(min(now) > 0.5 for now in weights[1:4])
+  for now in weights[4:]:
+    assert max(now[:4]) < 0.1  # labels before the change
+    assert min(now[4:], default=1) > 0.5
+  assert lines[-1]["prequential_error"] < 0.1
+  uniform = changed_run(tmp_path / "uniform", "sm", "uniform")
+  assert uniform[-1]["prequential_error"] > 0.3
+
+
+def test_old_mega_batches_come_back_when_they_are_true_again(tmp_path):
+  lines = changed_run(tmp_path, switch=lambda t: 4 <= t < 7)
+  assert max(lines[5]["memory_weights"][:3]) < 0.1  # at t = 6
+  back = lines[-1]["memory_weights"]  # at t = 8
+  assert min(back[:3]) > 0.5
+  assert max(back[3:6]) < 0.1
+
+
+def test_the_two_networks_share_the_steps_of_a_stage(tmp_path):
+  lines = changed_run(tmp_path, learner__fast_share=0.25)
+  one = changed_run(tmp_path / "one", "sm", "uniform")
+  for line, alone in zip(lines, one):
+    assert line["fwd_macs"] == pytest.approx(alone["fwd_macs"], rel=0.05)
+
+
+def test_spans_are_few(tmp_path, monkeypatch):
+  monkeypatch.setattr(dual, "SPANS", 2)
+  last = changed_run(tmp_path)[-1]
+  assert last["memory_span"] == 4
+  assert len(last["memory_weights"]) == 2
