@@ -11,6 +11,7 @@ all have in common. Their state is fresh at every stage, unless a learner keeps 
 """
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -29,19 +30,36 @@ from alma_jax.types import Shape
 RHO, EPSILON = 0.9, 1e-6  # of Adadelta
 
 
-def of(train: Any) -> optax.GradientTransformation:
-  """The optimiser of a section `train`, apart from the `factors` of its updates.
+def of(train: Any, decay: Any = None, factors: Sequence[Any] = ()) -> optax.GradientTransformation:
+  """The optimiser of a section `train`.
 
   The L2 penalty is coupled: it is added to the gradient of every parameter, of batch norm and biases, too, before
   momentum. An optimiser whose `decoupled` is true shrinks the parameters by rate x penalty instead.
+
+  Args:
+    train: the section.
+    decay: coefficient of a penalty besides `train.weight_decay`, and
+    factors: of the learning rate. They may be traced, and the state does not depend on them.
   """
-  schedule = _schedule(train)
-  core = train.optimizer.transform(schedule)
-  if not train.weight_decay:
-    return core
-  if train.optimizer.decoupled:
-    return optax.chain(core, optax.add_decayed_weights(_times(-train.weight_decay, schedule)))
-  return optax.chain(optax.add_decayed_weights(train.weight_decay), core)
+  rate = _schedule(train)
+  core = train.optimizer.transform(rate)
+  if train.weight_decay:
+    shrinking = optax.add_decayed_weights(_times(-train.weight_decay, rate))
+    core = optax.chain(*_penalized(train, core, train.weight_decay, shrinking))
+  parts = [core]
+  if decay is not None:  # XLA rounds this difference otherwise than the sum above
+    shrinking = optax.stateless(lambda updates, params: jax.tree.map(
+        lambda update, old: update - rate * decay * old, updates, params))
+    parts = _penalized(train, core, decay, shrinking)
+  parts += map(optax.scale, factors)
+
+  def update(updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[optax.Updates, Any]:
+    after = {}
+    for part in parts:
+      updates, after[part] = part.update(updates, state if part is core else optax.EmptyState(), params)
+    return updates, after[core]
+
+  return optax.GradientTransformation(core.init, update)
 
 
 def rate(train: Any, step: int) -> Any:
@@ -67,6 +85,12 @@ def _update_flops(train: Any, network: Network, shape: Shape) -> int:
   return 2 * cost.count(lambda params: optimizer.update(params, optimizer.init(params), params), params)
 
 
+def _penalized(train: Any, core: optax.GradientTransformation, decay: Any, shrinking: optax.GradientTransformation
+               ) -> list[optax.GradientTransformation]:
+  """The optimiser and its L2 penalty, in their order; `shrinking` is the penalty if it is decoupled."""
+  return [core, shrinking] if train.optimizer.decoupled else [optax.add_decayed_weights(decay), core]
+
+
 def _schedule(train: Any) -> float | optax.Schedule:
   """A number, or the rate of each step: linear up to its peak, constant, then linear down to 0 after the last step."""
   if not train.falling:
@@ -77,7 +101,7 @@ def _schedule(train: Any) -> float | optax.Schedule:
   return optax.join_schedules([up, down], [warm])
 
 
-def _times(factor: float, rate: Any) -> Any:
+def _times(factor: Any, rate: Any) -> Any:
   """A learning rate, a number or a schedule, times a factor."""
   return (lambda step: factor * rate(step)) if callable(rate) else factor * rate
 

@@ -263,18 +263,9 @@ def _train_step(spec: FitSpec, member: Stepped, mine: Own, batch: Tree, batches:
 
   (grads, sums), stats = _accumulate(grads_of, (x, batch, mask), spec.at_once)
   grads, sums = sharding.psum((grads, sums), DATA)
-  params, is_decoupled = member.now.params, spec.train.optimizer.decoupled
-  if mine.decay is not None and not is_decoupled:
-    grads = jax.tree.map(lambda grad, old: grad + mine.decay * old, grads, params)
-  updates, opt = optimizers.of(spec.train).update(grads, member.opt, params)
-  if mine.decay is not None and is_decoupled:
-    shrink = spec.train.learning_rate * mine.decay
-    updates = jax.tree.map(lambda update, old: update - shrink * old, updates, params)
-  if batches.scale is not None:
-    scale = batches.scale[r]
-    updates = jax.tree.map(lambda update: scale * update, updates)
-  if mine.rate is not None:
-    updates = jax.tree.map(lambda update: mine.rate * update, updates)
+  params, scale = member.now.params, None if batches.scale is None else batches.scale[r]
+  factors = [factor for factor in (scale, mine.rate) if factor is not None]
+  updates, opt = optimizers.of(spec.train, mine.decay, factors).update(grads, member.opt, params)
   now = Variables(optax.apply_updates(params, updates), stats)
   sums = jax.tree.map(jnp.add, member.sums, sums)
   if own_count is not None:
