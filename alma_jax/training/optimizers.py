@@ -1,10 +1,11 @@
 """The optimisers that the section `train` of a config can name, as optax transformations (docs/algorithms.md §0, §5).
 
-  adadelta   images, tasks: as the paper uses it for MNIST; the default for images
-  adam       all: the default for tasks; for text with the moments of the Switch Transformer, where it is the default
-  adamw      all: Adam with decoupled weight decay
-  muon       all: matrices and convolutions by their orthogonalised momentum, the rest by Adam
-  sgd        images, tasks: with momentum, Nesterov's too
+  adadelta       images, tasks: as the paper uses it for MNIST; the default for images
+  adam           all: the default for tasks and text; for text with the moments of the Switch Transformer
+  adamw          all: Adam with decoupled weight decay
+  muon           all: matrices and convolutions by their orthogonalised momentum, the rest by Adam
+  schedule_free  all: AdamW at a constant rate; the average of its steps predicts
+  sgd            images, tasks: with momentum, Nesterov's too
 
 To add one, write a class whose `transform` returns the transformation, and register it for its problems. `of` adds what
 all have in common. Their state is fresh at every stage, unless a learner keeps it.
@@ -20,7 +21,7 @@ import optax
 from optax import contrib
 
 from alma_jax.config.fields import field
-from alma_jax.config.registry import TEXT, register
+from alma_jax.config.registry import IMAGES, TASKS, TEXT, register
 from alma_jax.config.sections import Optimizer
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
@@ -51,7 +52,9 @@ def of(train: Any, decay: Any = None, factors: Sequence[Any] = ()) -> optax.Grad
     shrinking = optax.stateless(lambda updates, params: jax.tree.map(
         lambda update, old: update - rate * decay * old, updates, params))
     parts = _penalized(train, core, decay, shrinking)
-  parts += map(optax.scale, factors)
+  parts, whole = [*parts, *map(optax.scale, factors)], rate
+  for factor in factors:
+    whole = _times(factor, whole)
 
   def update(updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[optax.Updates, Any]:
     after = {}
@@ -59,7 +62,7 @@ def of(train: Any, decay: Any = None, factors: Sequence[Any] = ()) -> optax.Grad
       updates, after[part] = part.update(updates, state if part is core else optax.EmptyState(), params)
     return updates, after[core]
 
-  return optax.GradientTransformation(core.init, update)
+  return train.optimizer.around(optax.GradientTransformation(core.init, update), whole)
 
 
 def rate(train: Any, step: int) -> Any:
@@ -186,6 +189,36 @@ class Muon(Optimizer):
       return contrib.MuonDimensionNumbers(*((-1, -2) if leaf.ndim < 4 else ((-4, -3, -2), -1)))
 
     return jax.tree_util.tree_map_with_path(matrix, params)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class ScheduleFree(Optimizer):
+  """AdamW at a constant rate, without momentum; the average of its steps predicts (Defazio et al., 2024)."""
+  name: str = "schedule_free"
+  momentum: float = field(
+      0.9, "gradients are taken where the average has this share and the newest step the rest", above=0, below=1)
+
+  problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS, TEXT)
+  decoupled: ClassVar[bool] = True
+  mirrors: ClassVar[bool] = False
+
+  def transform(self, rate: Any) -> optax.GradientTransformation:
+    _, decay, eps = Adam.moments
+    return optax.chain(optax.scale_by_rms(decay, eps, eps_in_sqrt=False, bias_correction=True),
+                       optax.scale_by_learning_rate(rate))
+
+  def around(self, inner: optax.GradientTransformation, rate: Any) -> optax.GradientTransformation:
+    return contrib.schedule_free(inner, rate, self.momentum)
+
+  def evaluated(self, state: Any, params: Any) -> Any:
+    return contrib.schedule_free_eval_params(state, params)
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the weights would be averaged twice."""
+    if config.learner.average:
+      raise BadInput(f"learner.average={config.learner.average} averages weights that train.optimizer={self.name} "
+                     "averages already; set learner.average=0.")
 
 
 @register
