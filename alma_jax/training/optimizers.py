@@ -4,7 +4,7 @@
   adam           all: the default for tasks and text; for text with the moments of the Switch Transformer
   adamw          all: Adam with decoupled weight decay
   muon           all: matrices and convolutions by their orthogonalised momentum, the rest by Adam
-  schedule_free  all: AdamW at a constant rate; the average of its steps predicts
+  schedule_free  all: AdamW whose average of all steps predicts; the rate need not fall
   sgd            images, tasks: with momentum, Nesterov's too
 
 To add one, write a class whose `transform` returns the transformation, and register it for its problems. `of` adds what
@@ -194,7 +194,7 @@ class Muon(Optimizer):
 @register
 @dataclasses.dataclass(frozen=True)
 class ScheduleFree(Optimizer):
-  """AdamW at a constant rate, without momentum; the average of its steps predicts (Defazio et al., 2024)."""
+  """Schedule-free AdamW, whose average of all steps predicts; the rate need not fall (Defazio et al., 2024)."""
   name: str = "schedule_free"
   momentum: float = field(
       0.9, "gradients are taken where the average has this share and the newest step the rest", above=0, below=1)
