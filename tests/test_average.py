@@ -128,6 +128,30 @@ def test_the_average_changes_no_step():
     assert arrays_equal((live, average), found[0])
 
 
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_schedule_free_is_judged_and_selected_by_the_mean_of_its_steps(monkeypatch, stepwise):
+  """At a constant rate, x_t = (z_1 + ... + z_t) / t, and gradients are taken at y_t = 0.9 x_t + 0.1 z_t."""
+  monkeypatch.setattr(stacked.models, "loops_are_slow", lambda network: stepwise)
+  setting = setting_of("ens", learner__num_members=2, train__optimizer="schedule_free", train__learning_rate=0.05,
+                       train__steps=6, train__eval_every=1, train__patience=0, train__decay=0.5)
+  learner, data = setting.learner, Stages(setting)[0]
+  fit, steps, means, errors = begin(learner, learner.init(), data), [], [], []
+  for _ in range(6):
+    fit, records = loop.advance(fit, 1)
+    members = jax.device_get(fit.state.members)
+    steps.append(members.opt.z)
+    means.append(jax.tree.map(lambda *z: np.mean(z, 0, np.float64).astype(np.float32), *steps))
+    assert_close(members.now.params, jax.tree.map(lambda x, z: 0.9 * x + 0.1 * z, means[-1], steps[-1]), 1e-5)
+    (report,), _ = loop.read(fit, records)
+    errors.append(report.members["val_error"])
+    np.testing.assert_allclose(errors[-1], errors_of(setting, (means[-1], members.now.stats), data.val), atol=1e-6)
+  state = finish(learner, learner.init(), fit).state
+  for member, best in enumerate(np.argmin(errors, 0)):
+    pick = lambda tree, member=member: jax.tree.map(lambda leaf: leaf[member], jax.device_get(tree))
+    assert_close(pick(state.live.params), pick(means[best]), 1e-5)
+  assert arrays_equal(begin(learner, state, Stages(setting)[1]).state.members.now, state.live)
+
+
 def test_rounds_are_judged_and_selected_by_the_average():
   x, y = blobs(240, seed=5)
   noisy = np.where(np.random.default_rng(0).random(240) < 0.4, (y + 1) % 3, y)

@@ -197,10 +197,14 @@ def test_nothing_saved_is_nothing_restored(tmp_path):
 def test_a_leaf_without_place_or_source_is_an_error(tmp_path):
   fill(tmp_path, 1)
   opened = checkpoint.Checkpoints(tmp_path, 2).newest()
-  with pytest.raises(BadInput, match="are in only one of the checkpoint and the learner"):
-    opened.tree("live", {"w": jnp.zeros((200, 300)), "other": jnp.zeros(())})
-  with pytest.raises(BadInput, match="has shape"):
-    opened.tree("live", {"w": jnp.zeros((300, 200)), "n": np.int32(0)})
+  for shapes, difference in (
+      ({"w": jnp.zeros((200, 300)), "other": jnp.zeros(())}, "n is int32[] in its checkpoint and missing here"),
+      ({"w": jnp.zeros((300, 200)), "n": np.int32(0)},
+       "w is float32[200, 300] in its checkpoint and float32[300, 200] here")):
+    with pytest.raises(BadInput) as caught:
+      opened.tree("live", shapes)
+    assert str(caught.value) == (f"another version of alma_jax has saved the run in {tmp_path}, because {difference}; "
+                                 "use that version, or run it again with --overwrite.")
 
 
 def test_old_lines_are_written_once(tmp_path, monkeypatch):

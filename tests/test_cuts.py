@@ -43,6 +43,7 @@ VGG = dict(model__name="vgg", model__width=2, train__augment=True, train__optimi
 MUON = dict(model__name="compact", model__width=2, train__optimizer="muon", train__learning_rate=0.05,
             train__weight_decay=0.1, train__epochs=2, train__batch_size=32, stream__waiting_time=1,
             stream__num_megabatches=2)
+FREE = dict(train__optimizer="schedule_free", train__learning_rate=0.01)
 ROUNDS = dict(model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6), learner__min_shard=1,
               learner__average=0.5, train__epochs=1, train__batch_size=32)
 BUDGET = dict(model__width=0, train__steps=0, train__batch_size=0, train__budget=2e4)
@@ -51,6 +52,7 @@ TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=3, t
 TEXTS = {
     "sm": TEXT | dict(train__learning_rate=(0.01, 0.001), stream__waiting_time=1),
     "ens": TEXT | dict(stream__waiting_time=1),
+    "ens free": TEXT | FREE | dict(stream__waiting_time=1, train__micro_batch=2),
     "gens": TEXT | dict(model__dropout=(0.1, 0.0), stream__replay=0.5, stream__waiting_time=1),
     "gmoe": TEXT | dict(train__learning_rate=(1e4, 0.01), learner__average=0.4, learner__start="average",
                         learner__add_experts=(1,), stream__waiting_time=1),
@@ -61,7 +63,8 @@ TEXTS = {
 TASK = dict(stream__num_megabatches=3, train__epochs=1, train__batch_size=150, log__lca=2)
 TASKS = {learner: TASK for learner in ("independent", "finetune", "new_head", "oracle", "select", "mntdp")}
 TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
-    learner__search="reinforce", learner__search_steps=3)}
+    learner__search="reinforce", learner__search_steps=3), "independent free": TASK | FREE | dict(
+    train__learning_rate=(0.01, 0.001), train__weight_decay=(0.1,))}
 
 CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
 CASES |= {"live sm full": FULL, "offline expert": {},
@@ -69,7 +72,7 @@ CASES |= {"live sm full": FULL, "offline expert": {},
           "offline anytime": BUDGET, "live anytime": BUDGET,
           "drift gens": PLAIN | dict(dataset__change="rotate", dataset__megabatch_size=30),
           "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
-          "offline hmoe rounds": ROUNDS}
+          "offline ens free compact": MUON | FREE, "offline hmoe rounds": ROUNDS}
 CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}
 del CASES["live text btm"]  # which needs all documents at once
 CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}

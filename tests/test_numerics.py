@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from optax import contrib
 from runs import small_config, text_config
 
 from alma_jax import config as configs
@@ -62,6 +63,17 @@ def test_decoupled_decay_shrinks_parameters(optimizer):
   zero = jax.tree.map(jnp.zeros_like, params)
   jax.tree.map(lambda new, old: np.testing.assert_allclose(new, 0.95 * old, rtol=1e-6),
                steps(optimizers.of(train), params, [zero]), params)
+
+
+def test_schedule_free_is_that_of_optax_with_factors_in_the_rate():
+  grads = list(jax.random.normal(jax.random.key(0), (5, 4)))
+  expected = steps(contrib.schedule_free_adamw(0.01, weight_decay=0.1), jnp.ones(4), grads)
+  train = train_config(optimizer="schedule_free", learning_rate=0.02, weight_decay=0.1)
+  np.testing.assert_allclose(steps(optimizers.of(train, factors=(0.5,)), jnp.ones(4), grads), expected, rtol=1e-6)
+  plain = train_config(optimizer="schedule_free", learning_rate=0.02)
+  half = jnp.float32(0.5)
+  np.testing.assert_allclose(steps(optimizers.of(plain, jnp.float32(0.1), [half]), jnp.ones(4), grads), expected,
+                             rtol=1e-6)
 
 
 def test_muon_moves_each_matrix_by_an_orthogonal_one_and_the_rest_as_nadam():

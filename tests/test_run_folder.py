@@ -104,6 +104,13 @@ def test_addresses_are_no_folders_for_what_writes_many_files(tmp_path, monkeypat
     run_files.local(folder)
 
 
+def test_a_summary_that_lacks_a_result_is_written_again(tmp_path, arrays):
+  summary = alma_jax.run(small_config(), tmp_path, data=arrays).summary
+  (tmp_path / "summary.json").write_text(json.dumps({name: summary[name] for name in summary if name != "chance"}))
+  with pytest.warns(UserWarning, match=r"summary\.json was not what the run has written"):
+    assert alma_jax.run(small_config(), tmp_path, data=arrays).summary == summary
+
+
 @pytest.mark.parametrize("summary", ["{}", "[]", '{"cer": "2.4"}', '{"cer": 2.4}', "not JSON"])
 def test_a_damaged_summary_is_written_again_once_deleted(tmp_path, arrays, summary):
   first = alma_jax.run(small_config(), tmp_path, data=arrays)

@@ -100,10 +100,11 @@ def test_entries_are_numbered_in_the_order_of_their_arrival(lengths, val):
 def test_the_sizes_of_a_stage_that_has_not_arrived_are_a_guess():
   feed = types.SimpleNamespace(lines=[dict(num=10), dict(num=11)])
   kept = memory.make(image_sections.Stream(0), Arrived(feed, 0.1), 0)
-  assert [side.tolist() for side in kept.sizes((2,))] == [[19], [2], [0.0], [1.0]]
-  assert [side.tolist() for side in kept.sizes((5,))] == [[48], [5], [0.0], [1.0]]  # 2.5 times as many, rounded up
+  found = lambda sizes: [side.tolist() for side in (sizes.train, sizes.val, sizes.share, sizes.grown)]
+  assert found(kept.sizes((2,))) == [[19], [2], [0.0], [1.0]]
+  assert found(kept.sizes((5,))) == [[48], [5], [0.0], [1.0]]  # 2.5 times as many, rounded up
   apart = memory.make(image_sections.Stream(0), Arrived(feed, 0.0, np.arange(7, dtype=np.int32)), 0)
-  assert [side.tolist() for side in apart.sizes((5,))] == [[53], [7], [0.0], [1.0]]
+  assert found(apart.sizes((5,))) == [[53], [7], [0.0], [1.0]]
 
 
 @given(sizes(), st.sampled_from([0.3, 0.5, 1.0]))

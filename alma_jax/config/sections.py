@@ -191,6 +191,16 @@ class Optimizer(Section):
     """An optax.GradientTransformation without weight decay. `rate`: the learning rate, a number or a schedule."""
     raise _missing(self, "transform(self, rate)", "an optax transformation")
 
+  def around(self, inner: Any, rate: Any) -> Any:
+    """The whole optimiser; `inner` is `transform` with the penalty and all factors of `rate`, the learning rate."""
+    del rate
+    return inner
+
+  def evaluated(self, state: Any, params: Any) -> Any:
+    """The parameters that predict, where `params` are in training and `state` is the optimiser's."""
+    del state
+    return params
+
 
 COLUMNS = frozenset((  # of metrics.jsonl, besides metrics, val_ and prequential_
     "t", "stage", "updated", "error", "perplexity", "loss", "num_params", "fwd_macs", "train_flops", "growth_macs",
@@ -268,7 +278,7 @@ class AnyOptions(Section):
   trains_apart: ClassVar[bool] = False
   num_tried: ClassVar[int] = 1
   members: ClassVar[str] = ""
-  combine, root = "", ""  # for learners without these options
+  combine, root, average = "", "", 0.0  # for learners without these options
 
   @property
   def num_trained(self) -> int:

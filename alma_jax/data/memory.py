@@ -52,18 +52,20 @@ class StageData(NamedTuple):
 
 
 class Sizes(NamedTuple):
-  """Sizes of the stages of a stream.
+  """Sizes of the stages of a stream, as far as they are known before it begins.
 
   Attributes:
     train: int64 [S], number of training examples of each stage, without `memory`.
-    val: int64 [S], number of validation examples.
     share: float64 [S], part of every batch that comes from the memory.
     grown: float64 [S], training examples that have arrived, as a multiple of those of the first stage.
+    exact: whether the number of stages is known; otherwise it is a guess.
+    val: int64 [S], number of validation examples, if a memory counts them.
   """
-  train: np.ndarray
-  val: np.ndarray
-  share: np.ndarray
-  grown: np.ndarray
+  train: Sequence[int] | np.ndarray
+  share: Sequence[float] | np.ndarray
+  grown: Sequence[float] | np.ndarray
+  exact: bool = True
+  val: np.ndarray = _NONE
 
 
 def span(ends: Sequence[int]) -> range:
@@ -105,7 +107,7 @@ class Memory:
     if ends[-1] > num:
       train, val = (np.ceil(side * (ends[-1] / num)) for side in (train, val))
     val = val if held_out is None else np.full(len(val), len(held_out))
-    return Sizes(train.astype(np.int64), val.astype(np.int64), shares, grown)
+    return Sizes(train.astype(np.int64), shares, grown, val=val.astype(np.int64))
 
   def _rows(self, ends: tuple[int, ...]) -> list[Row]:
     """Sizes of the stages that end at `ends`; a long stream is not gone through again at every stage."""

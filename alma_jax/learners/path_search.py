@@ -86,8 +86,8 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
   halves = order[:-(-len(order) // 2)], order[len(order) // 2:]  # of an odd number one example is in both
   drawn = lambda half: half[rng.integers(len(half), size=batch)].astype(np.int32)
   new_of = lambda one, tree: {name: tree[name] for name in fresh if name not in one.stored}
-  optimizer = optimizers.of(train)
-  now, opt = fresh, {name: optimizer.init(each.params) for name, each in fresh.items()}
+  optimizer, now = optimizers.of(train), fresh
+  opt: dict[str, Tree] = {name: optimizer.init(each.params) for name, each in fresh.items()}
   sampler = _Sampler([one.choices for one in candidates], options.entropy)
   trained, judged = np.zeros(num, int), np.zeros(num, int)
   for step in range(options.search_steps):
@@ -100,10 +100,11 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
     trained[i] += 1
     sampled, where = rng.choice(num, _SAMPLED, p=p), drawn(halves[1])
     rewards = {}
+    shown = {name: old._replace(params=train.optimizer.evaluated(opt[name], old.params)) for name, old in now.items()}
     for j in sorted(set(sampled.tolist())):
       one = candidates[j]
       loss = np.float64(sharding.agree(np.asarray(
-          _loss(one.network, problem, new_of(one, now), one.stored, data.pool, where))))
+          _loss(one.network, problem, new_of(one, shown), one.stored, data.pool, where))))
       rewards[j] = -min(np.nan_to_num(loss, nan=_WORST), _WORST) - options.price * len(new_of(one, fresh))
       judged[j] += 1
     sampler.improve(sampled, np.array([rewards[j] for j in sampled.tolist()]))

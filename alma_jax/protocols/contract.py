@@ -8,8 +8,7 @@ import dataclasses
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
+from alma_jax.data.memory import Sizes
 from alma_jax.errors import BadInput
 from alma_jax.learners.contract import Contribution, Learner, LearnerState
 from alma_jax.messages import spark
@@ -74,21 +73,6 @@ class Joined(NamedTuple):
   """The cached test prediction of the first `num` blocks of a learner together; they never change again."""
   cached: Contribution | None = None
   num: int = 0
-
-
-class Sizes(NamedTuple):
-  """The sizes of all stages of a stream, as far as they are known before it begins.
-
-  Attributes:
-    train: int [S], training examples of each stage.
-    share: float [S], fraction of every batch that comes from the memory.
-    grown: float [S], training examples that have arrived, as a multiple of those of the first stage.
-    exact: whether the number of stages is known; otherwise it is a guess.
-  """
-  train: Sequence[int] | np.ndarray
-  share: Sequence[float] | np.ndarray
-  grown: Sequence[float] | np.ndarray
-  exact: bool = True
 
 
 class Shown(NamedTuple):

@@ -65,8 +65,8 @@ class Offline(Protocol):
     return self.source.num_bytes
 
   def sizes(self) -> Sizes:
-    sizes = self.source.memory.sizes(self.expected_ends)
-    return Sizes(sizes.train, sizes.share, sizes.grown, self.schedule.is_fixed)
+    sizes: Sizes = self.source.memory.sizes(self.expected_ends)
+    return sizes._replace(exact=self.schedule.is_fixed)
 
   @property
   def expected_ends(self) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.learners.contract import Context
 from alma_jax.models import cost
-from alma_jax.protocols.contract import Facts, Sizes
+from alma_jax.protocols.contract import Facts
 
 RATIO = 4.0  # measured: docs/anytime.md
 UNLIMITED = 100  # mega-batches in which a stream without a limit keeps to the budget
@@ -38,7 +38,7 @@ def applied(config: schema.RunConfig, decided: Decided) -> schema.RunConfig:
   return config
 
 
-def decided(config: schema.RunConfig, facts: Facts, sizes: Sizes, before: Decided) -> Decided:
+def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before: Decided) -> Decided:
   """What `train.budget` decides: values for whichever of model.width, train.steps and train.batch_size are 0.
 
   Args:
@@ -82,7 +82,7 @@ def _wanted(config: schema.RunConfig, facts: Facts, width: int) -> float:
   return RATIO * num_params * cost.forward_macs(network, shape) * config.learner.num_networks
 
 
-def _spending(config: schema.RunConfig, facts: Facts, sizes: Sizes | memory.Sizes) -> Callable[[Decided], float]:
+def _spending(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes) -> Callable[[Decided], float]:
   """Values of free fields -> the multiply-adds of all forward passes of training."""
   @functools.cache
   def per_example(model: Any) -> list[int]:
@@ -96,7 +96,7 @@ def _spending(config: schema.RunConfig, facts: Facts, sizes: Sizes | memory.Size
   return spent
 
 
-def _expected(config: Any, num: int, sizes: Sizes) -> memory.Sizes:
+def _expected(config: Any, num: int, sizes: memory.Sizes) -> memory.Sizes:
   """Sizes of the stages up to mega-batch `num` if all mega-batches are as large as those of the first stage."""
   ends = config.stream.schedule.ends(num)
   size = max(1, int(sizes.train[0]) // ends[0])

@@ -138,7 +138,7 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
   for name, data in setting.protocol.reports(setting.learner, meta["spec"], lines).items():
     folder.mend(name, data)
   computed = setting.protocol.summary(lines, meta["initial_params"])
-  if any(summary.get(name, value) != value for name, value in computed.items()):  # earlier versions lack some
+  if summary | computed != summary:
     folder.mend("summary.json", run_files.json_bytes(summary | computed))
 
 

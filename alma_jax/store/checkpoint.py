@@ -22,8 +22,8 @@ from flax import serialization
 
 from alma_jax.errors import BadInput, disk_problem, reason
 from alma_jax.parallel import sharding
+from alma_jax.store import run_files
 from alma_jax.store.once import Lost, Once
-from alma_jax.store.run_files import digest_of
 from alma_jax.types import Tree
 
 CHECKPOINTS, POOL = "checkpoints", "pool"  # folders of a run folder
@@ -95,7 +95,7 @@ class Checkpoints:
     meta = dict(meta, sealed=sealed, lines=lines[len(sealed) * _PART:], permanent=sorted(self._permanent),
                 sha256={name: _sum_of(leaf) for name, leaf in arrays.items()},
                 frozen=self._frozen.save(len(frozen), lambda i: _packed(frozen[i])))
-    meta = dict(meta, meta_sha256=digest_of(meta))
+    meta = dict(meta, meta_sha256=run_files.digest_of(meta))
     meta = json.loads(json.dumps(meta))  # a copy: Orbax writes it later, when the caller's lists have grown
     saved = self._manager.save(step, args=ocp.args.Composite(
         meta=ocp.args.JsonSave(meta), arrays=ocp.args.StandardSave(arrays)))
@@ -151,7 +151,7 @@ class Checkpoints:
       for name, expected in meta["sha256"].items():
         if _sum_of(arrays[name]) != expected:
           raise ValueError(f"array {name} does not match its checksum")
-      return Opened(meta, arrays, self._frozen.read(meta["frozen"]))
+      return Opened(self._folder.parent, meta, arrays, self._frozen.read(meta["frozen"]))
     except Exception as error:  # Orbax and tensorstore raise many kinds
       raise BadInput(f"checkpoint {step} of {self._folder} is damaged ({reason(error)}).") from error
 
@@ -190,7 +190,7 @@ class Checkpoints:
 
   def _meta(self, step: int) -> Meta:
     meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
-    if meta.pop("meta_sha256") != digest_of(meta):
+    if meta.pop("meta_sha256") != run_files.digest_of(meta):
       raise ValueError("its description does not match its checksum")
     return meta
 
@@ -212,8 +212,8 @@ class Opened:
     lost: {number: why} of frozen trees that cannot be read.
   """
 
-  def __init__(self, meta: Meta, arrays: Leaves, frozen: Sequence[bytes | Lost]):
-    self.meta, self._arrays, self._frozen = meta, arrays, frozen
+  def __init__(self, run: pathlib.Path, meta: Meta, arrays: Leaves, frozen: Sequence[bytes | Lost]):
+    self._run, self.meta, self._arrays, self._frozen = run, meta, arrays, frozen
     self.lost = {i: str(entry) for i, entry in enumerate(frozen) if isinstance(entry, Lost)}
 
   def has(self, key: str) -> bool:
@@ -222,7 +222,7 @@ class Opened:
 
   def tree(self, key: str, shapes: Tree) -> Tree:
     """The saved tree of this name, numpy leaves in the structure of `shapes`."""
-    return _unflatten(self.arrays(key), shapes)
+    return self._unflatten(self.arrays(key), shapes)
 
   def arrays(self, key: str) -> dict[str, np.ndarray]:
     """A saved dict of arrays, without knowing its shapes."""
@@ -231,33 +231,30 @@ class Opened:
 
   def frozen(self, shapes: Sequence[Tree]) -> tuple[Tree | None, ...]:
     """The first frozen trees, in the structures of `shapes`; None in the place of one that is lost."""
-    return tuple(None if isinstance(entry, Lost) else _unflatten(serialization.msgpack_restore(entry), shape)
+    return tuple(None if isinstance(entry, Lost) else self._unflatten(serialization.msgpack_restore(entry), shape)
                  for entry, shape in zip(self._frozen[:len(shapes)], shapes, strict=True))
+
+  def _unflatten(self, leaves: dict[str, np.ndarray], shapes: Tree) -> Tree:
+    """The tree of `flatten`, in the structure of `shapes`.
+
+    Raises:
+      BadInput: names, shapes or dtypes differ.
+    """
+    expected, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    named = {jax.tree_util.keystr(path, simple=True, separator="."): shape for path, shape in expected}
+    then, now = ({name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in tree.items()} for tree in (leaves, named))
+    differ = [f"{name} is {then.get(name, 'missing')} in its checkpoint and {now.get(name, 'missing')} here"
+              for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
+    if differ:
+      raise BadInput(f"another version of alma_jax has saved the run in {run_files.shown(self._run)}, because "
+                     f"{differ[0]}; use that version, or run it again with --overwrite.")
+    return jax.tree.unflatten(structure, [leaves[name] for name in named])
 
 
 def flatten(tree: Tree) -> list[tuple[str, np.ndarray]]:
   """[(name, array)] of the leaves."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return [(jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(leaf)) for path, leaf in leaves]
-
-
-def _unflatten(leaves: dict[str, np.ndarray], shapes: Tree) -> Tree:
-  """The tree of `flatten`, in the structure of `shapes`.
-
-  Raises:
-    BadInput: names, shapes or dtypes differ.
-  """
-  paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
-  names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
-  if set(names) != set(leaves):
-    odd = ", ".join(sorted(set(leaves) ^ set(names))[:4])
-    raise BadInput(f"the run was saved by another version of alma_jax: the "
-                   f"arrays {odd} are in only one of the checkpoint and the learner.")
-  for name, (_, shape) in zip(names, paths):
-    if leaves[name].shape != shape.shape or leaves[name].dtype != shape.dtype:
-      raise BadInput(f"the run was saved by another version of alma_jax: {name} has shape {leaves[name].shape} "
-                     f"and dtype {leaves[name].dtype}, not {shape.shape} and {shape.dtype}.")
-  return jax.tree.unflatten(structure, [leaves[name] for name in names])
 
 
 def _packed(tree: Tree) -> bytes:

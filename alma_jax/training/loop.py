@@ -208,7 +208,7 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
       sums = _zero_sums(spec, len(parts))
       for v in range(num_val):
         sums = _awaited(spec, program.validate(
-            spec, states.predicting(part), number, sums, placed_val, np.int32(v), fit.data.val_pool))
+            spec, part, number, sums, placed_val, np.int32(v), fit.data.val_pool))
     return part, sums
 
   while r < num and not done:

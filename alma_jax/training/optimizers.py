@@ -1,16 +1,18 @@
 """The optimisers that the section `train` of a config can name, as optax transformations (docs/algorithms.md §0, §5).
 
-  adadelta   images, tasks: as the paper uses it for MNIST; the default for images
-  adam       all: the default for tasks; for text with the moments of the Switch Transformer, where it is the default
-  adamw      all: Adam with decoupled weight decay
-  muon       all: matrices and convolutions by their orthogonalised momentum, the rest by Adam
-  sgd        images, tasks: with momentum, Nesterov's too
+  adadelta       images, tasks: as the paper uses it for MNIST; the default for images
+  adam           all: the default for tasks and text; for text with the moments of the Switch Transformer
+  adamw          all: Adam with decoupled weight decay
+  muon           all: matrices and convolutions by their orthogonalised momentum, the rest by Adam
+  schedule_free  all: AdamW whose average of all steps predicts; the rate need not fall
+  sgd            images, tasks: with momentum, Nesterov's too
 
 To add one, write a class whose `transform` returns the transformation, and register it for its problems. `of` adds what
 all have in common. Their state is fresh at every stage, unless a learner keeps it.
 """
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -19,7 +21,7 @@ import optax
 from optax import contrib
 
 from alma_jax.config.fields import field
-from alma_jax.config.registry import TEXT, register
+from alma_jax.config.registry import IMAGES, TASKS, TEXT, register
 from alma_jax.config.sections import Optimizer
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
@@ -29,19 +31,38 @@ from alma_jax.types import Shape
 RHO, EPSILON = 0.9, 1e-6  # of Adadelta
 
 
-def of(train: Any) -> optax.GradientTransformation:
-  """The optimiser of a section `train`, apart from the `factors` of its updates.
+def of(train: Any, decay: Any = None, factors: Sequence[Any] = ()) -> optax.GradientTransformation:
+  """The optimiser of a section `train`.
 
   The L2 penalty is coupled: it is added to the gradient of every parameter, of batch norm and biases, too, before
   momentum. An optimiser whose `decoupled` is true shrinks the parameters by rate x penalty instead.
+
+  Args:
+    train: the section.
+    decay: coefficient of a penalty besides `train.weight_decay`, and
+    factors: of the learning rate. They may be traced, and the state does not depend on them.
   """
-  schedule = _schedule(train)
-  core = train.optimizer.transform(schedule)
-  if not train.weight_decay:
-    return core
-  if train.optimizer.decoupled:
-    return optax.chain(core, optax.add_decayed_weights(_times(-train.weight_decay, schedule)))
-  return optax.chain(optax.add_decayed_weights(train.weight_decay), core)
+  rate = _schedule(train)
+  core = train.optimizer.transform(rate)
+  if train.weight_decay:
+    shrinking = optax.add_decayed_weights(_times(-train.weight_decay, rate))
+    core = optax.chain(*_penalized(train, core, train.weight_decay, shrinking))
+  parts = [core]
+  if decay is not None:  # XLA rounds this difference otherwise than the sum above
+    shrinking = optax.stateless(lambda updates, params: jax.tree.map(
+        lambda update, old: update - rate * decay * old, updates, params))
+    parts = _penalized(train, core, decay, shrinking)
+  parts, whole = [*parts, *map(optax.scale, factors)], rate
+  for factor in factors:
+    whole = _times(factor, whole)
+
+  def update(updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[optax.Updates, Any]:
+    after = {}
+    for part in parts:
+      updates, after[part] = part.update(updates, state if part is core else optax.EmptyState(), params)
+    return updates, after[core]
+
+  return train.optimizer.around(optax.GradientTransformation(core.init, update), whole)
 
 
 def rate(train: Any, step: int) -> Any:
@@ -67,6 +88,12 @@ def _update_flops(train: Any, network: Network, shape: Shape) -> int:
   return 2 * cost.count(lambda params: optimizer.update(params, optimizer.init(params), params), params)
 
 
+def _penalized(train: Any, core: optax.GradientTransformation, decay: Any, shrinking: optax.GradientTransformation
+               ) -> list[optax.GradientTransformation]:
+  """The optimiser and its L2 penalty, in their order; `shrinking` is the penalty if it is decoupled."""
+  return [core, shrinking] if train.optimizer.decoupled else [optax.add_decayed_weights(decay), core]
+
+
 def _schedule(train: Any) -> float | optax.Schedule:
   """A number, or the rate of each step: linear up to its peak, constant, then linear down to 0 after the last step."""
   if not train.falling:
@@ -77,7 +104,7 @@ def _schedule(train: Any) -> float | optax.Schedule:
   return optax.join_schedules([up, down], [warm])
 
 
-def _times(factor: float, rate: Any) -> Any:
+def _times(factor: Any, rate: Any) -> Any:
   """A learning rate, a number or a schedule, times a factor."""
   return (lambda step: factor * rate(step)) if callable(rate) else factor * rate
 
@@ -162,6 +189,36 @@ class Muon(Optimizer):
       return contrib.MuonDimensionNumbers(*((-1, -2) if leaf.ndim < 4 else ((-4, -3, -2), -1)))
 
     return jax.tree_util.tree_map_with_path(matrix, params)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class ScheduleFree(Optimizer):
+  """Schedule-free AdamW, whose average of all steps predicts; the rate need not fall (Defazio et al., 2024)."""
+  name: str = "schedule_free"
+  momentum: float = field(
+      0.9, "gradients are taken where the average has this share and the newest step the rest", above=0, below=1)
+
+  problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS, TEXT)
+  decoupled: ClassVar[bool] = True
+  mirrors: ClassVar[bool] = False
+
+  def transform(self, rate: Any) -> optax.GradientTransformation:
+    _, decay, eps = Adam.moments
+    return optax.chain(optax.scale_by_rms(decay, eps, eps_in_sqrt=False, bias_correction=True),
+                       optax.scale_by_learning_rate(rate))
+
+  def around(self, inner: optax.GradientTransformation, rate: Any) -> optax.GradientTransformation:
+    return contrib.schedule_free(inner, rate, self.momentum)
+
+  def evaluated(self, state: Any, params: Any) -> Any:
+    return contrib.schedule_free_eval_params(state, params)
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the weights would be averaged twice."""
+    if config.learner.average:
+      raise BadInput(f"learner.average={config.learner.average} averages weights that train.optimizer={self.name} "
+                     "averages already; set learner.average=0.")
 
 
 @register

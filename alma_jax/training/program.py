@@ -64,7 +64,8 @@ def selected(spec: FitSpec, state: LoopState) -> tuple[Variables, Tree, Variable
   Their leaves are [M, ...] on every device.
   """
   m = state.members
-  best, last = (m.best, m.best_last) if spec.problem.selects else (predicting(m), m.now if spec.keep_last else None)
+  best, last = (m.best, m.best_last) if spec.problem.selects else (
+      jax.vmap(functools.partial(predicting, spec))(m), m.now if spec.keep_last else None)
   best = jax.tree.map(lambda leaf: leaf[:spec.num_members], (best, m.best_opt, last))
   return jax.lax.with_sharding_constraint(best, NamedSharding(spec.mesh, P()))
 
@@ -113,14 +114,14 @@ def step(spec: FitSpec, part: Stepped, i: Array, own: Own, batches: TrainBatches
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="sums")
-def validate(spec: FitSpec, variables: Variables, i: Array, sums: Tree, val: ValBatches, v: Array, pool: Tree) -> Tree:
-  """Adds batch v of `val` to the sums of part i, which has these variables."""
-  def local(variables: Variables, i: Array, sums: Tree, val: ValBatches, v: Array, pool: Tree) -> Tree:
-    one = lambda variables, own=val: _val_sums(spec, variables, own, v, pool)
-    return jax.tree.map(jnp.add, sums, _of_part(one, variables, i, *((val,) if spec.own_examples else ())))
+def validate(spec: FitSpec, part: Stepped, i: Array, sums: Tree, val: ValBatches, v: Array, pool: Tree) -> Tree:
+  """Adds batch v of `val` to the sums of part i."""
+  def local(part: Stepped, i: Array, sums: Tree, val: ValBatches, v: Array, pool: Tree) -> Tree:
+    one = lambda member, own=val: _val_sums(spec, predicting(spec, member), own, v, pool)
+    return jax.tree.map(jnp.add, sums, _of_part(one, part, i, *((val,) if spec.own_examples else ())))
 
   return _on_mesh(spec, local, (P(MEMBER), P(), P(MEMBER), val_batches_spec(spec), P(), P()), P(MEMBER))(
-      variables, i, sums, val, v, pool)
+      part, i, sums, val, v, pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="rest")
@@ -263,18 +264,9 @@ def _train_step(spec: FitSpec, member: Stepped, mine: Own, batch: Tree, batches:
 
   (grads, sums), stats = _accumulate(grads_of, (x, batch, mask), spec.at_once)
   grads, sums = sharding.psum((grads, sums), DATA)
-  params, is_decoupled = member.now.params, spec.train.optimizer.decoupled
-  if mine.decay is not None and not is_decoupled:
-    grads = jax.tree.map(lambda grad, old: grad + mine.decay * old, grads, params)
-  updates, opt = optimizers.of(spec.train).update(grads, member.opt, params)
-  if mine.decay is not None and is_decoupled:
-    shrink = spec.train.learning_rate * mine.decay
-    updates = jax.tree.map(lambda update, old: update - shrink * old, updates, params)
-  if batches.scale is not None:
-    scale = batches.scale[r]
-    updates = jax.tree.map(lambda update: scale * update, updates)
-  if mine.rate is not None:
-    updates = jax.tree.map(lambda update: mine.rate * update, updates)
+  params, scale = member.now.params, None if batches.scale is None else batches.scale[r]
+  factors = [factor for factor in (scale, mine.rate) if factor is not None]
+  updates, opt = optimizers.of(spec.train, mine.decay, factors).update(grads, member.opt, params)
   now = Variables(optax.apply_updates(params, updates), stats)
   sums = jax.tree.map(jnp.add, member.sums, sums)
   if own_count is not None:
@@ -310,8 +302,8 @@ def _accumulate(grads_of: Callable[[Tree], tuple[Tree, Tree]], batch: Tree, at_o
 def _validate_all(spec: FitSpec, stack: _Stack, state: LoopState, val: ValBatches, pool: Tree) -> Tree:
   """Validation sums [M] over all of `val`."""
   def validate(member: Member, own: ValBatches = val) -> Tree:
-    num = (own.num_examples + spec.val_batch - 1) // spec.val_batch
-    add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_sums(spec, predicting(member), own, v, pool))
+    num, variables = (own.num_examples + spec.val_batch - 1) // spec.val_batch, predicting(spec, member)
+    add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_sums(spec, variables, own, v, pool))
     return jax.lax.fori_loop(0, num, add, spec.problem.zeros(spec.network))
 
   return stack.read(validate, state, *((val,) if spec.own_examples else ()))
@@ -341,7 +333,7 @@ def _end_round(spec: FitSpec, stack: _Stack, state: LoopState, sums: Tree, val: 
   better = jnp.full(stack.size, state.epoch == 0) | (spec.problem.better(sums, best, val) if selects else True)
 
   def select(member: Member, sums: Tree, better: Array) -> Member:
-    new = dict(best=predicting(member) if selects else None, best_val=sums,
+    new = dict(best=predicting(spec, member) if selects else None, best_val=sums,
                best_opt=member.opt if spec.keep_opt else None,
                best_last=member.now if selects and spec.keep_last else None)
     old = {name: getattr(member, name) for name in new}

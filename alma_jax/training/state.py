@@ -138,9 +138,11 @@ def trained_of(member: Member) -> Stepped:
   return Stepped(member.now, member.opt, member.sums, member.average)
 
 
-def predicting(member: Member | Stepped) -> Variables:
-  """The Variables that are validated and selected."""
-  return member.now if member.average is None else member.average
+def predicting(spec: FitSpec, member: Member | Stepped) -> Variables:
+  """The Variables of one member that are validated and selected."""
+  if member.average is not None:
+    return member.average
+  return member.now._replace(params=spec.train.optimizer.evaluated(member.opt, member.now.params))
 
 
 def without_trained(state: LoopState) -> LoopState:
