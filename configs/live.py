@@ -7,7 +7,9 @@ anytime (docs/anytime.md). Every entry of DIR/stream/ is a mega-batch: an .npz f
 and y, a folder of images by class, or a Parquet file. DIR/test is the test set (optional),
 DIR/classes.txt names the classes (optional), and the file DIR/end ends the stream
 (docs/live.md). Every learner, anytime too, trains on each mega-batch when it arrives, and
-there is no limit. anytime chooses the network; the others train an MLP.
+there is no limit. anytime chooses the network, and leaves out old data that the new ones
+contradict (docs/changing-streams.md); anytime,uniform replays all data. The others train an
+MLP.
 
 For text, .txt and .jsonl files, LEARNER is one of sm, ens, gens, gmoe, anytime, with a size
 as in configs/lm.py: configs/live.py:anytime,tiny or anytime,tiny,v1.
@@ -19,13 +21,14 @@ from alma_jax import config
 
 def get_config(arg: str = "anytime") -> ConfigDict:
   learner, _, size = arg.partition(",")
-  is_text = size and arg not in config.RECIPES["images"]
-  c = config.language(learner, size) if is_text else config.base(arg)
+  recipe = {"anytime": "anytime,tracking", "anytime,uniform": "anytime"}.get(arg, arg)
+  is_text = size and recipe not in config.RECIPES["images"]
+  c = config.language(learner, size) if is_text else config.base(recipe)
   c.dataset.name = "live:stream"
   c.stream.num_megabatches = 0
   c.stream.schedule = "every"  # a geometric schedule, that of anytime, would train on fewer and fewer nights
   c.stream.waiting_time = 1
-  if arg == "anytime":
+  if arg in ("anytime", "anytime,uniform"):
     c.train.budget = 1e10  # a second or two on two CPU cores
     c.train.steps_exponent = 0.0  # the later nights count as much
   c.log.drift = 0.002

@@ -13,6 +13,8 @@ import alma_jax
 from alma_jax.config.stream import HalfLife, Window
 from alma_jax.learners import dual
 
+SIZE = 150  # images in a mega-batch
+
 
 @st.composite
 def forgetting(draw):
@@ -67,16 +69,16 @@ def test_small_images_are_means_of_blocks():
 
 
 def changed_run(folder, learner="dual", policy="agreement", switch=lambda t: t >= 5, num=8, **changes):
-  """Metrics lines of a run on 8 mega-batches of 60 points, whose labels are turned where `switch` says so."""
-  x, y = blobs(60 * num + 60)
-  megabatch = np.minimum(np.arange(len(y)) // 60, num - 1)
+  """Metrics lines of a run on 8 mega-batches of SIZE images, whose labels are turned where `switch` says so."""
+  x, y = blobs(SIZE * num)
+  megabatch = np.arange(len(y)) // SIZE
   turned = np.where([switch(t + 1) for t in megabatch], (y + 1) % (y.max() + 1), y)
   inbox = folder / "data"
   (inbox / "stream").mkdir(parents=True)
   for t in range(num):
-    np.savez(inbox / "stream" / f"{t}.npz", x=x[60 * t:60 * t + 60], y=turned[60 * t:60 * t + 60])
+    np.savez(inbox / "stream" / f"{t}.npz", x=x[SIZE * t:SIZE * (t + 1)], y=turned[SIZE * t:SIZE * (t + 1)])
   (inbox / "end").touch()
-  options = {"stream__replay_share": "uniform", "stream__memory_policy": policy, "train__steps": 60, "model__width": 16,
+  options = {"stream__replay_share": "uniform", "stream__memory_policy": policy, "train__steps": 120, "model__width": 16,
              "stream__num_megabatches": 0, "stream__waiting_time": 1, "dataset__name": f"live:{inbox}",
              "dataset__settle_seconds": 0.0, "train__batch_size": 16, "train__learning_rate": 0.03,
              "train__optimizer": "adam", **changes}
