@@ -2,10 +2,12 @@
 import contextlib
 import signal
 
+import jax
 import numpy as np
 import pytest
 from runs import alma, lines, one_step_a_dispatch, slow
 from test_cuts import PLAIN, Killed
+from test_environment import setting as jax_setting
 from test_live import drop, live_config, make_folder
 
 import alma_jax
@@ -14,6 +16,7 @@ from alma_jax.errors import BadInput, InUse
 from alma_jax.parallel import runtime
 from alma_jax.runs import loop
 
+EVERY = PLAIN | {"stream__waiting_time": 1}
 NAMES = np.array(["cat", "dog", "frog"])
 
 
@@ -47,20 +50,22 @@ def assert_same_lines(first, second):
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("gens", PLAIN), slow("sm", PLAIN | {"stream__waiting_time": 2}), slow("hmoe", PLAIN),
-    slow("anytime", dict(train__steps=6, model__width=8, stream__waiting_time=1))])
+    ("gens", EVERY), slow("sm", PLAIN | {"stream__waiting_time": 2}), slow("hmoe", EVERY),
+    slow("anytime", dict(train__steps=6, model__width=8))])
 def test_numbers_and_predictions_are_those_of_a_live_folder(tmp_path, arrays, parts, learner, changes):
   folder = make_folder(tmp_path / "live")
   for t, (x, y) in enumerate(parts, 1):
     drop(folder, t, x, y)
   (folder / "end").touch()
-  changes = {"stream__waiting_time": 1, **changes, "log__predictor": True}
+  changes = changes | {"log__predictor": True}
   alma_jax.run(live_config(folder, learner, **changes), tmp_path / "run")
-  with alma_jax.Stream(live_config("anywhere", learner, **changes), tmp_path / "stream") as stream:
+  config = live_config("anywhere", learner, **changes)
+  with jax_setting("jax_enable_x64", True), alma_jax.Stream(config, tmp_path / "stream") as stream:
     for t, (x, y) in enumerate(parts, 1):
       predicted = stream.predict(x) if len(stream.classes) else None
       line = stream.update(x, y)
       assert stream.num_updates == line["t"] == t
+      assert jax.config.jax_enable_x64, "as the caller has set it"
       if predicted is not None:
         assert line["prequential_error"] == pytest.approx((predicted != y).mean())
     probabilities, predicted = stream.predict_proba(arrays[2]), stream.predict(arrays[2])
@@ -79,7 +84,7 @@ def test_numbers_and_predictions_are_those_of_a_live_folder(tmp_path, arrays, pa
 def test_killed_anywhere_a_new_stream_goes_on(tmp_path, monkeypatch, parts):
   """A mega-batch whose `update` has returned is never lost; one that was being trained on is not needed again."""
   one_step_a_dispatch(monkeypatch)
-  config = live_config("anywhere", "gens", **PLAIN | {"stream__waiting_time": 1, "checkpoint__seconds": 0.0})
+  config = live_config("anywhere", "gens", **EVERY, checkpoint__seconds=0.0)
   fed(config, tmp_path / "whole", parts)
   is_due, left, sent, kills = loop.Session._is_due, [0], 0, 0
 
@@ -162,7 +167,7 @@ def test_a_first_mega_batch_that_the_network_cannot_take_changes_nothing(tmp_pat
 
 
 def test_what_is_no_stream_is_refused(tmp_path, arrays, parts, make_config):
-  config = live_config("anywhere", stream__waiting_time=1, stream__num_megabatches=2)
+  config = live_config("anywhere", stream__waiting_time=1)
   alma_jax.run(make_config(), tmp_path / "offline", data=arrays)
   with pytest.raises(BadInput, match="holds a run that is not of a Stream"):
     alma_jax.Stream(config, tmp_path / "offline")
@@ -176,14 +181,21 @@ def test_what_is_no_stream_is_refused(tmp_path, arrays, parts, make_config):
       stream.predict(parts[0][0])
     with pytest.raises(InUse, match="close the Stream that holds it"):
       alma_jax.Stream(config, tmp_path / "run")
+    with pytest.raises(BadInput, match="has no mega-batch; call update before"):
+      stream.end()
     stream.update(*parts[0])
   with pytest.raises(BadInput, match="is closed; open it again"):
     stream.update(*parts[1])
   with pytest.raises(BadInput, match="holds another run, which differs in learner.name"):
     alma_jax.Stream(live_config("anywhere", "ens"), tmp_path / "run")
-  assert len(fed(config, tmp_path / "run", parts[:2])) == 1
+  with alma_jax.Stream(config, tmp_path / "run") as stream:
+    stream.end()
+    assert len(stream.predict(parts[0][0])) == 24
+    with pytest.raises(BadInput, match="has ended; predict by alma_jax.load_run"):
+      stream.update(*parts[1])
   with pytest.raises(BadInput, match="has ended; predict by alma_jax.load_run"):
     alma_jax.Stream(config, tmp_path / "run")
+  assert alma_jax.load_run(tmp_path / "run").summary["num_megabatches"] == 1
 
 
 # ---------------------------------------------------------------- in the caller's process
@@ -202,7 +214,7 @@ def test_it_compiles_once_installs_no_signal_handlers_and_ends_with_its_limit(tm
       stream.update(x, y)
       assert len(stream.predict(x)) == len(x)
     assert runtime.compile_seconds() == compiled
-    with pytest.raises(BadInput, match="has ended after stream.num_megabatches=5; choose another path"):
+    with pytest.raises(BadInput, match="has ended"):
       stream.update(x, y)
   assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
   assert alma_jax.load_run(tmp_path / "run").summary["num_megabatches"] == 5

@@ -95,12 +95,7 @@ class Stream:
       Diverged, Unsaved: see `alma_jax.run`; the stream is closed. After any other exception too it is closed, and a new
         one goes on.
     """
-    if self._is_closed:
-      limit = self._config.stream.num_megabatches
-      is_over = 0 < limit == self.num_updates
-      why = f"has ended after stream.num_megabatches={limit}; choose another path" if is_over else (
-          "is closed; open it again by alma_jax.Stream(config, path), and it goes on")
-      raise BadInput(f"the stream in {self._path} {why}.")
+    self._check_open()
     t = self.num_updates + 1
     entry = self._entry(t)
     self._folder.check_place()
@@ -141,7 +136,19 @@ class Stream:
 
     K is at least 2: with a single class so far, the other one is -1 or "".
     """
-    return np.zeros(0, int) if not self._is_trained else self._deployed()[1]
+    return self._deployed()[1] if self._session and self._session.now.stage else np.zeros(0, int)
+
+  def end(self) -> None:
+    """Ends the stream for good: the run is complete, and has what `alma report` needs. `predict` still works.
+
+    Raises:
+      BadInput: the stream has no mega-batch, or is closed.
+    """
+    self._check_open()
+    if not self.num_updates:
+      raise BadInput(f"the stream in {self._path} has no mega-batch; call update before you end it.")
+    (self._inbox / feed.END).touch()
+    self._go_on()
 
   def close(self) -> None:
     """Saves the run, and releases its folder. `predict` still works."""
@@ -162,6 +169,14 @@ class Stream:
 
   def __exit__(self, *unused: object) -> None:
     self.close()
+
+  def _check_open(self) -> None:
+    if self._is_closed:
+      raise self._ended() if (self._path / "summary.json").exists() else BadInput(
+          f"the stream in {self._path} is closed; open it again by alma_jax.Stream(config, path), and it goes on.")
+
+  def _ended(self) -> BadInput:
+    return BadInput(f"the stream in {self._path} has ended; predict by alma_jax.load_run, or choose another path.")
 
   def _entry(self, t: int) -> pathlib.Path:
     return self._inbox / "stream" / f"{t:06d}.npz"
@@ -191,14 +206,10 @@ class Stream:
       if not isinstance(error, StopIteration):
         raise
     if self._session is None:
-      raise BadInput(f"the stream in {self._path} has ended; predict by alma_jax.load_run, or choose another path.")
-
-  @property
-  def _is_trained(self) -> bool:
-    return self._session is not None and self._session.now.stage > 0
+      raise self._ended()
 
   def _predicted(self, x: Any) -> tuple[np.ndarray, ...]:
-    if not self._is_trained:
+    if not len(self.classes):
       raise BadInput(f"the stream in {self._path} has not trained yet; call update first.")
     with examples.named("x"):
       return self._deployed()[0].classified(np.asarray(x))
