@@ -139,7 +139,7 @@ def step(method: Method, trained: Trained, batch: Batch, pool: Any, key: jax.Arr
 
 
 def run(setting: settings.Setting, alpha: float, beta: float, places: int) -> dict[str, float]:
-  """CER, final error and multiply-adds of DER++ on the stream of a setting.
+  """CER, final error, multiply-adds and parameters held of DER++ on the stream of a setting.
 
   Raises:
     BadInput: the budget is below one step for every mega-batch.
@@ -169,7 +169,8 @@ def run(setting: settings.Setting, alpha: float, beta: float, places: int) -> di
     state = state._replace(live=jax.tree.map(lambda leaf: leaf[None], trained.variables))
     errors.append(protocol.test(learner, State(state, 0, {}), None)["error"])
     messages.say(f"mega-batch {t} of {megabatches.num}: {steps} steps, test error {errors[-1]:.4f}")
-  return {"CER": sum(errors), "final_error": errors[-1], "cumulative_fwd_macs": spent}
+  held = cost.count_params(variables.params) * megabatches.num
+  return {"CER": sum(errors), "final_error": errors[-1], "cumulative_fwd_macs": spent, "cumulative_params": held}
 
 
 def main() -> None:

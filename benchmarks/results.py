@@ -81,25 +81,9 @@ _OURS = {
 _PAPER = ("sm", "ens", "gens", "warm", "retrain")
 MNIST_RIVALS = {**_OURS, "`anytime,v1`": "anytime_v1",
                 **{f"`{name}`, network of the paper": name for name in _PAPER}}
-CIFAR_RIVALS = {
-    budget: {**_OURS, "`anytime,v1`": f"anytime_v1-width8-steps{steps}",
-             **{f"`{name}`, network of the paper": f"{name}-width8-waiting_time1{'-batch_size32' * (name == 'ens')}"
-                for name in _PAPER}}
-    for budget, steps in (("2900000000.0", 100), ("29000000000.0", 1000))}
-OFF = {
-    "all parts": "", "VGG of width 8": "-namevgg-width8", "Adam": "-optimizeradam-learning_rate0.002",
-    "a falling rate, no average": "-average0.0-decay0.5", "no shifts and flips": "-shift0-flipfalse",
-    "equal steps in every stage": "-steps_exponent0.0", "a schedule of factor 1.15": "-factor1.15",
-    "no label smoothing": "-label_smoothing0.0", "10 % held out": "-val_fraction0.1",
-    "batches of 128": "-batch_size128"}
-_V1 = "anytime_v1-width8-steps0"
-ALONE = {
-    "version 1": _V1, "`compact`": "anytime_v1-width0-steps0-namecompact",
-    "Muon": f"{_V1}-optimizermuon-learning_rate0.05",
-    "the average in place of the falling rate": f"{_V1}-average0.5-decay0.0",
-    "shifts and flips in place of crops": f"{_V1}-augmentfalse-shift2-fliptrue",
-    "fewer steps later, and factor 1.3": f"{_V1}-steps_exponent0.25-factor1.3",
-    "label smoothing": f"{_V1}-label_smoothing0.1"}
+CIFAR_RIVALS = {**_OURS, "`anytime,v1`": "anytime_v1-width8-steps100", **{
+    f"`{name}`, network of the paper": f"{name}-width8-waiting_time1{'-batch_size32' * (name == 'ens')}"
+    for name in _PAPER}}
 BOOKS = {"`anytime`": "anytime", "`anytime,tiny,v1`": "anytime_tiny_v1", "`sm`": "sm",
          "`sm`, `train.decay=0.3`": "sm-decay0.3"}
 CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
@@ -115,15 +99,12 @@ def main() -> None:
 def tables() -> list[tuple[str, str]]:
   """(title, Markdown) of each table of the page."""
   mnist, cifar = read("runs.csv"), read("cifar.csv")
-  rivals, parts = read("rivals.csv"), read("parts.csv")
+  rivals = read("rivals.csv")
   return [("The frontier", frontier()),
-          ("Rivals on MNIST", compared(rivals, {label: f"budget98000000.0-{kind}" for label, kind in
-                                                MNIST_RIVALS.items()}, "**`anytime`**")),
-          *((f"Rivals on CIFAR-10, budget {float(budget):.1e}", compared(
-              rivals, {label: f"budget{budget}-{kind}" for label, kind in kinds.items()}, "**`anytime`**"))
-            for budget, kinds in CIFAR_RIVALS.items()),
-          ("Without a part", compared(parts, {label: f"anytime{kind}" for label, kind in OFF.items()}, "all parts")),
-          ("A part alone", compared(parts, ALONE, "version 1")),
+          *((f"Rivals on {data}", compared(rivals, {label: f"budget{budget}-{kind}" for label, kind in kinds.items()},
+                                           "**`anytime`**"))
+            for data, budget, kinds in (("MNIST", "98000000.0", MNIST_RIVALS),
+                                        ("CIFAR-10", "2900000000.0", CIFAR_RIVALS))),
           ("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
           ("Parts", compared(mnist, PARTS, "all parts")), ("The adaptive schedule", adaptive(mnist, *MNIST_PRICES)),
           ("CIFAR-10, 20 mega-batches, width 8", compared(cifar, CIFAR_ONE, "`sm`, 10 epochs")),
