@@ -21,7 +21,6 @@ from alma_jax.learners import prediction, stacked
 from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
-from alma_jax.store import metrics
 from alma_jax.training import loop, optimizers
 from alma_jax.types import Array, Cost, Variables
 
@@ -113,7 +112,7 @@ class Dual(stacked.Stacked):
       live = self._with(state.live, FAST, trained.variables)
       return StageResult(state._replace(live=live, host=host, average=None), report, complete=False)
     samples, _ = host.pop("samples"), host.pop("passes")
-    weights = {metrics.WEIGHTS: np.round(host["weights"], 3).tolist(), metrics.SPAN: host["span"]} if (
+    weights = {"memory_weights": np.round(host["weights"], 3).tolist(), "memory_span": host["span"]} if (
         "weights" in host) else {}
     last = trained.variables if trained.last is None else trained.last
     live = self._with(state.live, SLOW, last)

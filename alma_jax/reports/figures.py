@@ -148,12 +148,13 @@ def _memory(study: Study) -> Plot | None:
         tips=[[f"weight: {value:.2g}" for value in row] for row in cells]), x="mega-batch", y="old mega-batch"))
   return Plot("".join([
       f"After a change the {metric.replace('_', ' ')} rises, and old mega-batches that contradict the new ones turn "
-      "orange: the learner leaves them out of its training, until later data agree with them again.",
+      "from blue (replayed) to orange (left out), until later data agree with them again.",
       f" A cell stands for {step} mega-batches." if step > 1 else "",
       " Of each kind of run the lowest seed is shown." if study.runs[SEED].nunique() > 1 else "",
       _shows(len(panels), len(maps), "kinds of runs with weights"), _without_diverged(study)]),
       [Panel("", [_banded(key, curve, "middle") for key, curve in curves if len(curve)], x="mega-batch",
-             y=metric.replace("_", " "), limits=(0.5, len(names) * step + 0.5)), *panels], keys, log=(False, False), shared="none", bar=(colours, "weight"))
+             y=metric.replace("_", " "), limits=(0.5, len(names) * step + 0.5)), *panels], keys,
+      log=(False, False), shared="none", bar=(colours, "weight"))
 
 
 def weight_cells(replayed: Sequence[Sequence[float]], step: int) -> np.ndarray:

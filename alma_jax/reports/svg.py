@@ -128,7 +128,7 @@ def _grid(panel: Panel, grid: Grid) -> tuple[str, str]:
     if text or (rgb < 1).any():
       tip = _tip(f"{panel.y}: {grid.rows[row]}".removeprefix(": "), f"{panel.x}: {grid.columns[column]}", tip)
       ink = "ink" if rgb @ (0.2126, 0.7152, 0.0722) > 0.5 else ""
-      marks += (f'<rect x="{column * wide:.2f}%" y="{row * high:.2f}%" width="{wide:.2f}%" height="{high:.2f}%" '
+      marks += (f'<rect x="{column * wide:.3f}%" y="{row * high:.3f}%" width="{wide:.3f}%" height="{high:.3f}%" '
                 f'fill="{matplotlib.colors.to_hex(rgb)}" {tip}/>')
     if text:
       marks += (f'<text class="cell {ink}" dy="4" x="{(column + 0.5) * wide:.2f}%" y="{(row + 0.5) * high:.2f}%">'
