@@ -37,11 +37,12 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.models.network import ImageModel as Model  # noqa: F401
   from alma_jax.protocols.contract import Protocol as Protocol
   from alma_jax.runs.mixture import Mixture as load_mixture  # noqa: F401
+  from alma_jax.runs.stream import Stream as Stream
 
 # Where each name comes from: "MODULE", or "MODULE:NAME THERE".
 _EXPORTS = {
     "run": "runs.experiment", "load_run": "runs.results", "Run": "runs.results", "plot": "runs.results",
-    "load_mixture": "runs.mixture:Mixture", "base_config": "config:base",
+    "load_mixture": "runs.mixture:Mixture", "Stream": "runs.stream", "base_config": "config:base",
     "language_config": "config:language", "task_config": "config:tasks", "field": "config.fields",
     "register": "config.registry", "Options": "config.sections", "TaskOptions": "config.task_sections",
     "Protocol": "protocols.contract",

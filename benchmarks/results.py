@@ -69,6 +69,37 @@ CIFAR_ONE = {
 FRONTIER = {("digits, 20", "1.1e8"): "digits", ("MNIST, 500", "9.8e6"): "m9", ("MNIST, 500", "9.8e7"): "m10",
             ("CIFAR-10, 20", "2.9e9"): "c10", ("CIFAR-10, 20", "2.9e10"): "c11"}
 FIRST = {"m10": ("runs.csv", "anytime"), "c11": ("cifar.csv", f"{_SMALL}anytime-steps1000")}
+# Rivals at the same multiply-adds: the kinds of runs in rivals.csv are these, after "budget{B}-".
+_STEADY = "steps_exponent0.0-"
+_OURS = {
+    "**`anytime`**": "anytime",
+    "experience replay, 5,000 examples": f"labeler-anytime-{_STEADY}scheduleevery-waiting_time1-replay_share0.5-"
+                                         "memory_size5000",
+    "DER++, 5,000 examples": "der",
+    "`warm`": f"labelwarm_compact-anytime-{_STEADY}replay_share0.0-replay1.0",
+    "`retrain`": f"labelretrain_compact-anytime-{_STEADY}replay_share0.0-replay1.0-init_from_scratchtrue"}
+_PAPER = ("sm", "ens", "gens", "warm", "retrain")
+MNIST_RIVALS = {**_OURS, "`anytime,v1`": "anytime_v1",
+                **{f"`{name}`, network of the paper": name for name in _PAPER}}
+CIFAR_RIVALS = {
+    budget: {**_OURS, "`anytime,v1`": f"anytime_v1-width8-steps{steps}",
+             **{f"`{name}`, network of the paper": f"{name}-width8-waiting_time1{'-batch_size32' * (name == 'ens')}"
+                for name in _PAPER}}
+    for budget, steps in (("2900000000.0", 100), ("29000000000.0", 1000))}
+OFF = {
+    "all parts": "", "VGG of width 8": "-namevgg-width8", "Adam": "-optimizeradam-learning_rate0.002",
+    "a falling rate, no average": "-average0.0-decay0.5", "no shifts and flips": "-shift0-flipfalse",
+    "equal steps in every stage": "-steps_exponent0.0", "a schedule of factor 1.15": "-factor1.15",
+    "no label smoothing": "-label_smoothing0.0", "10 % held out": "-val_fraction0.1",
+    "batches of 128": "-batch_size128"}
+_V1 = "anytime_v1-width8-steps0"
+ALONE = {
+    "version 1": _V1, "`compact`": "anytime_v1-width0-steps0-namecompact",
+    "Muon": f"{_V1}-optimizermuon-learning_rate0.05",
+    "the average in place of the falling rate": f"{_V1}-average0.5-decay0.0",
+    "shifts and flips in place of crops": f"{_V1}-augmentfalse-shift2-fliptrue",
+    "fewer steps later, and factor 1.3": f"{_V1}-steps_exponent0.25-factor1.3",
+    "label smoothing": f"{_V1}-label_smoothing0.1"}
 BOOKS = {"`anytime`": "anytime", "`anytime,tiny,v1`": "anytime_tiny_v1", "`sm`": "sm",
          "`sm`, `train.decay=0.3`": "sm-decay0.3"}
 CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
@@ -84,7 +115,15 @@ def main() -> None:
 def tables() -> list[tuple[str, str]]:
   """(title, Markdown) of each table of the page."""
   mnist, cifar = read("runs.csv"), read("cifar.csv")
+  rivals, parts = read("rivals.csv"), read("parts.csv")
   return [("The frontier", frontier()),
+          ("Rivals on MNIST", compared(rivals, {label: f"budget98000000.0-{kind}" for label, kind in
+                                                MNIST_RIVALS.items()}, "**`anytime`**")),
+          *((f"Rivals on CIFAR-10, budget {float(budget):.1e}", compared(
+              rivals, {label: f"budget{budget}-{kind}" for label, kind in kinds.items()}, "**`anytime`**"))
+            for budget, kinds in CIFAR_RIVALS.items()),
+          ("Without a part", compared(parts, {label: f"anytime{kind}" for label, kind in OFF.items()}, "all parts")),
+          ("A part alone", compared(parts, ALONE, "version 1")),
           ("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
           ("Parts", compared(mnist, PARTS, "all parts")), ("The adaptive schedule", adaptive(mnist, *MNIST_PRICES)),
           ("CIFAR-10, 20 mega-batches, width 8", compared(cifar, CIFAR_ONE, "`sm`, 10 epochs")),

@@ -27,6 +27,6 @@ def get_config(arg: str = "anytime,relabel") -> ConfigDict:
   c.stream.schedule = "every"
   c.stream.waiting_time = 1
   if learner.startswith("anytime"):
-    c.train.budget = 8e8
+    c.train.budget = 1.6e9 if learner == "anytime" else 8e8  # for each network 8e8
     c.train.steps_exponent = 0.0  # the later mega-batches count as much
   return c

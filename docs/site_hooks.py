@@ -27,7 +27,8 @@ COMMANDS_BLOCK = re.compile(r'<div class="language-text highlight">(?=<pre>(?:<s
 NUMBER = re.compile(r"<td((?: style=\"[^\"]*\")?)>((?!\d+[.] )[-+±≤≥]?\d[^<]{0,34})</td>")
 # Modules of the API page: {title: [names]}.
 API = {
-    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.mixture.Mixture"],
+    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.stream.Stream",
+                "runs.mixture.Mixture"],
     "Configs": ["config.presets.base", "config.presets.tasks", "config.presets.language"],
     "Learners of your own": [
         "config.registry.register", "config.fields.field", "config.sections.AnyOptions", "config.sections.Options",
@@ -125,10 +126,11 @@ def command_line() -> str:
 
 def api() -> str:
   """A page with the docstrings of what users call."""
-  parts = ["# API\n\n`alma_jax.run`, `load_run`, `Run`, `base_config`, `task_config`, `language_config`, `register`, "
-           "`field`, `Options`, `TaskOptions`, `Model` (models.network.ImageModel), `DataSet`, `Optimizer`, `Metric`, "
-           "`Protocol`, `Stacked`, `Paths`, `Proposal`, `Context`, `GrowthReport` and the errors can be imported from "
-           "`alma_jax` itself. Arrays carry their axes in their names; the legend is in `alma_jax.types`."]
+  parts = ["# API\n\n`alma_jax.run`, `load_run`, `Run`, `Stream`, `base_config`, `task_config`, `language_config`, "
+           "`register`, `field`, `Options`, `TaskOptions`, `Model` (models.network.ImageModel), `DataSet`, "
+           "`Optimizer`, `Metric`, `Protocol`, `Stacked`, `Paths`, `Proposal`, `Context`, `GrowthReport` and the "
+           "errors can be imported from `alma_jax` itself. Arrays carry their axes in their names; the legend is in "
+           "`alma_jax.types`."]
   for title, names in API.items():
     parts += [f"## {title}", *(f"::: alma_jax.{name}" for name in names)]
   return "\n\n".join(parts) + "\n"

@@ -22,7 +22,7 @@ from alma_jax.data import datasets, feed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")
 
-IMAGES = ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff", "hmoe", "dual")
+IMAGES = ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff", "hmoe")
 # 2 epochs a stage, in batches of 32, which patience may end; earlier examples are replayed.
 PLAIN = dict(train__epochs=2, train__patience=1, train__batch_size=32, stream__replay=0.5)
 # 2 stages of 3 steps after mega-batches 1 and 2 of 3, with every option that keeps something from stage to stage.
@@ -34,9 +34,9 @@ ADAPTIVE = {field: value for field, value in FULL.items() if field != "stream__f
 OPTIONS = {
     "ens": dict(learner__num_members=2), "umix": dict(learner__num_members=2),
     "bagging": dict(learner__members_per_stage=2), "gmoe": dict(learner__gating="hard", learner__keep_optimizer=True),
-    "hmoe": dict(learner__split_every=1, learner__min_shard=3, model__num_experts=2),
-    "dual": dict(stream__replay=0.0, stream__replay_share="uniform", stream__memory_policy="agreement",
-                 train__steps=6, train__patience=0)}
+    "hmoe": dict(learner__split_every=1, learner__min_shard=3, model__num_experts=2)}
+DUAL = dict(stream__replay=0.0, stream__replay_share="uniform", stream__memory_policy="agreement", train__steps=6,
+            train__patience=0)
 VGG = dict(model__name="vgg", model__width=2, train__augment=True, train__optimizer="sgd", train__learning_rate=0.01,
            train__momentum=0.9, train__epochs=1, train__batch_size=32, stream__waiting_time=1,
            stream__num_megabatches=2)
@@ -68,8 +68,10 @@ TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
 
 CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
 CASES |= {"live sm full": FULL, "offline expert": {},
-          "offline sm half_life": FULL | dict(stream__memory_policy="half_life", stream__half_life=1.0),
+          "offline sm half_life": FULL | dict(stream__memory_policy="half_life", stream__half_life=1.0,
+                                              stream__memory_size=0),
           "offline anytime": BUDGET, "live anytime": BUDGET,
+          "offline dual": FULL | DUAL, "live dual": PLAIN | DUAL,
           "drift gens": PLAIN | dict(dataset__change="rotate", dataset__megabatch_size=30),
           "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
           "offline ens free compact": MUON | FREE, "offline hmoe rounds": ROUNDS}

@@ -243,6 +243,13 @@ def test_the_run_of_the_page(tmp_path, page):
   assert len(lines(tmp_path / folder, "metrics.jsonl")) == 20
 
 
+def test_the_stream_of_the_page(tmp_path):
+  code = codes_of("docs/python.md")[1].replace('"configs/live.py:anytime"', "config").replace("1700", "500")
+  code = f"from test_live import live_config\nconfig = live_config('DIR', stream__waiting_time=1)\n{code}"
+  assert [line.split()[0] for line in run_code(code, tmp_path).splitlines()] == ["1", "2", "3", "4", "5"]
+  assert not run_code(code, tmp_path), "it goes on where it was"
+
+
 def test_the_sweep_of_the_page():
   names = {}
   exec(code_of("docs/sweeps-and-reports.md"), names)

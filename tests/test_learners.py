@@ -184,6 +184,7 @@ def test_the_test_set_is_predicted_once_by_final_members(monkeypatch):
   for stage in range(2):
     now.learner, _, _ = train_stage(setting, now.learner, stage)
     errors.append(setting.protocol.test(setting.learner, now, True))
+    now.lines.append({"t": stage + 1, "updated": True})
   assert asked == [0, 1]
   assert now.joined.num == 2
   assert setting.protocol.test(setting.learner, State(now.learner, 0, {}), True) == errors[-1]  # the same without

@@ -680,6 +680,16 @@ def test_renamed_and_old_entries_count_at_once(tmp_path):
   assert found(box) == "f"
 
 
+def test_an_entry_is_seen_that_arrives_within_a_tick_of_the_clock(tmp_path):
+  """The time of modification of the folder is then what it was when it was listed."""
+  box = inbox.Inbox(tmp_path, 0.0)
+  for name in ("1.npz", "2.npz"):
+    (tmp_path / name).touch()
+    os.utime(tmp_path, ns=(0, time.time_ns() // 10**9 * 10**9))
+    assert found(box) == name
+    box.finish(name)
+
+
 def test_the_files_of_a_folder_may_arrive_slowly(tmp_path, monkeypatch):
   now = [1000.0]
   monkeypatch.setattr(inbox.time, "monotonic", lambda: now[0])

@@ -104,7 +104,7 @@ class Feed:
   # ------------------------------------------------------------------ what has arrived
 
   def until(self, t: int, after: str = "") -> Generator[None, None, bool]:
-    """Yields several times a second until mega-batch t is there, or the stream has ended.
+    """Yields several times a second until mega-batch t is there, or the stream has ended. The first time it is at once.
 
     Args:
       t: from 1; all before it are there.
@@ -115,18 +115,19 @@ class Feed:
     """
     if self.poll(t):
       return True
-    said, poll = False, min(_POLL_SECONDS, self._idle or 1)
+    waits, poll = 0, min(_POLL_SECONDS, self._idle or 1)
     with messages.sign(f"waiting for mega-batch {t}", shown=False):
       while not self.poll(t):
         if self._has_ended(t):
           return False
-        yield
-        if not said:
+        if waits == 1:
           messages.say(f"waiting for mega-batch {t} in {self._stream}{after}")
-          said = True
         if time.monotonic() - self._checked_at > _RECHECK_SECONDS:
           self.recheck()
-        time.sleep(poll)
+        if waits:
+          time.sleep(poll)
+        waits += 1
+        yield
       return True
 
   def poll(self, t: int) -> bool:

@@ -17,6 +17,7 @@ from alma_jax.data import cache
 
 _IGNORED = (".tmp", ".part")
 _FOLDERS_SETTLE = 10  # times as long as files
+_TICK = 2.0  # seconds; the coarsest clock of a file system by which two changes of a folder may look like one
 _LIST_SECONDS = 20.0  # between two listings of a folder whose time of modification does not change, as on some mounts
 
 Signature = tuple[int, int, int]  # number of files, their bytes, the newest time of modification in ns
@@ -77,7 +78,8 @@ class Inbox:
       elif entry.name not in self._done or (
           self._done[entry.name] and self._done[entry.name] != signature_of(self._folder / entry.name)):
         new.append(entry.name)
-    self._new, self._modified, self._listed_at = sorted(new), modified, now
+    is_settled = time.time() - modified / 1e9 > _TICK  # otherwise another entry may arrive, and it looks the same
+    self._new, self._modified, self._listed_at = sorted(new), modified if is_settled else -1, now
     self._ignored = (self._ignored | ignored) if new else ignored
 
   def _is_complete(self, path: pathlib.Path, signature: Signature) -> bool:

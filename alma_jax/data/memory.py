@@ -34,9 +34,10 @@ class StageData(NamedTuple):
     num_new: the first `num_new` of `train` are new; the others are replayed.
     memory: int32 [m], indices into `pool`: examples of earlier stages from which a part of every batch is drawn, with
       `stream.replay_share`.
-    memory_from: int32 [m], the mega-batch that each of them came with, counted from 1.
     share: that part of a batch, at least 0 and below 1; 0 if there is no memory.
     grown: training examples that have arrived, as a multiple of those of the first stage.
+    num_new_val: the first `num_new_val` of `val` are new.
+    memory_from: int32 [m], the mega-batch that each example of `memory` came with, counted from 1.
   """
   stage: int
   seed: int
@@ -46,9 +47,10 @@ class StageData(NamedTuple):
   val: np.ndarray
   num_new: int
   memory: np.ndarray = _NONE
-  memory_from: np.ndarray = _NONE
   share: float = 0.0
   grown: float = 1.0
+  num_new_val: int = 0
+  memory_from: np.ndarray = _NONE
 
 
 class Sizes(NamedTuple):
@@ -96,7 +98,8 @@ class Memory:
     """The last of the stages that end at `ends`, without its pools."""
     (train, val), held_out = self._new(ends), self._megabatches.held_out
     *_, grown = self._rows(tuple(ends))[-1]
-    data = StageData(len(ends) - 1, self._seed, None, None, train, val, num_new=len(train), grown=grown)
+    data = StageData(len(ends) - 1, self._seed, None, None, train, val, num_new=len(train), grown=grown,
+                     num_new_val=len(val))
     data = self._recall(data, tuple(ends))
     return data if held_out is None else data._replace(val=held_out)
 

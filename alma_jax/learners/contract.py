@@ -25,7 +25,6 @@ from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
-from alma_jax.store.metrics import Entry
 from alma_jax.training import loop
 from alma_jax.types import Array, Cost, Tree, Variables
 
@@ -91,7 +90,7 @@ class StageResult(NamedTuple):
   state: LearnerState
   report: loop.FitReport
   complete: bool = True
-  notes: Entry = {}  # noqa: RUF012 (never changed in place)
+  notes: dict[str, Any] = {}  # noqa: RUF012 (never changed in place)
 
 
 class Learner(Protocol):

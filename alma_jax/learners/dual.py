@@ -56,8 +56,6 @@ class Options(sections.Options):
 
   def check(self, config: Any) -> None:
     super().check(config)
-    if not config.train.steps and not config.train.budget:
-      raise BadInput("learner.name='dual' divides the steps of a stage; set train.steps or train.budget.")
     if self.fast_share + self.judged_share >= 1:
       raise BadInput(f"learner.fast_share={self.fast_share} and learner.judged_share={self.judged_share} leave nothing "
                      "for the slow network; lower one of them, so that they sum to less than 1.")
@@ -95,12 +93,13 @@ class Dual(stacked.Stacked):
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     made, plan = super().training(state, data), self._plan(data)
     which, steps, seen = FAST, self._fast_steps(plan), self._fast_data(data)[0]
-    if "samples" in state.host:  # the fast network has been trained
+    if "samples" in state.host:  # by the fast network, which has been trained
       which, seen = SLOW, self._slow_data(state, data)
       left = plan.samples - state.host["samples"] - state.host["passes"]
       steps = max(1, round(left * plan.steps / plan.samples))
     return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), steps=steps,
-                               variables=self.take(made.variables, [which]), data=seen)
+                               variables=self.take(made.variables, [which]),
+                               data=seen._replace(val=data.val[:data.num_new_val]))
 
   def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     return super().training(state, data)

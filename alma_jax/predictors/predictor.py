@@ -107,6 +107,17 @@ class Predictor:
 class ImagePredictor(Predictor):
   """A predictor of the classes of images."""
 
+  def classified(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+    """(classes int32 [N], probabilities float32 [N, K]) of examples [N, ...], in batches as `tables` makes of a file.
+
+    Raises:
+      BadInput: they are not like the training examples. The message begins with "it".
+    """
+    x, size = self.known.form.fit(x), self.program.batch_size
+    starts = range(0, len(x), size)
+    parts = [self.program(x[start:start + size], size if len(starts) > 1 else None) for start in starts]
+    return tuple(map(np.concatenate, zip(*parts)))
+
   def tables(self, paths: Sequence[str], image_column: str) -> Iterator[dict[str, Any]]:
     reader = examples.Reader(self.known.form, labelled=False, part=examples.TEST, image_column=image_column)
     for batch, classes, probabilities in self._classified(inputs.read(paths, reader, self.program.batch_size)):

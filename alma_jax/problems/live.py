@@ -83,8 +83,7 @@ class LiveImages(LiveSource, classification.Images):
     """
     section, folder = config.dataset, _folder(config)
     self._metrics = measures.tried(measures.chosen(config), measures.blank_images(2))
-    self._reader = live_entries.ImageReader(
-        folder, config.seed, section.image_size, section.image_column, section.label_column)
+    self._reader = image_reader(config)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and self._reader.test is None:
       raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_entries.TEST)!r}; give one, "
@@ -108,11 +107,15 @@ class LiveImages(LiveSource, classification.Images):
     self.untrained = self.problem.chance if config.stream.untrained_error == "chance" else None
 
   def meta(self, ends: Sequence[int] = ()) -> dict[str, Any]:
-    """The classes are those up to the last mega-batch of the stage, or up to the first one; K is at least 2."""
+    """The classes are those up to the last mega-batch of the stage, or up to the first one.
+
+    K is at least 2. Before a second class has come, its name is empty, as no label is.
+    """
     first, lines = self.feed.lines[0], self.feed.lines
     num = max(2, len(self._reader.classes(lines, ends[-1] if ends else 1)))
+    names = self._reader.classes(lines)[:num]
     return dict(num_classes=num, example_shape=first["example_shape"], dtype=first["dtype"],
-                class_names=self._reader.classes(lines)[:num])
+                class_names=[*names, *[""] * (num - len(names))])
 
   def score(self, prediction: measures.Prediction, t: int) -> measures.Entry:
     """By the classes that the prediction knows."""
@@ -192,6 +195,13 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     known = [written, hashes, self.feed.lines[0]["content"]]
     return text.Corpus(name, written, tokens.vocabulary_size(tokenizer), tokens.end_of(tokenizer), encoded,
                        np.zeros(1, np.int64), hashlib.sha256(json.dumps(known).encode()).hexdigest())
+
+
+def image_reader(config: Any) -> live_entries.ImageReader:
+  """The reader of the images of a live run; raises BadInput if DIR, its classes or its test set cannot be used."""
+  section = config.dataset
+  return live_entries.ImageReader(_folder(config), config.seed, section.image_size, section.image_column,
+                                  section.label_column)
 
 
 def _folder(config: schema.RunConfig) -> pathlib.Path:

@@ -4,7 +4,7 @@ import functools
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -43,6 +43,25 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     Unsaved: the disk is full or fails, memory is short, or a store cannot be reached; what was saved before is kept.
     Stopped: `should_stop` returned True; everything so far is saved.
   """
+  going = steps(config, workdir, data=data, overwrite=overwrite, should_stop=should_stop)
+  while True:
+    try:
+      next(going)
+    except StopIteration as end:
+      ended: results.Run = end.value
+      return ended
+
+
+def steps(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
+          overwrite: bool = False, should_stop: Callable[[], bool] | None = None, held: RunFolder | None = None
+          ) -> Generator[loop.Session, None, results.Run]:
+  """What `run` does. It yields the session when that is open, and while it waits for a mega-batch.
+
+  Whoever fetches the next step does so inside `environment.fixed`. For the other arguments see `run`.
+
+  Args:
+    held: the run folder, if the caller has locked it and will release it.
+  """
   config = configs.parse(config)
   if data is not None:
     config = config.with_arrays()
@@ -69,16 +88,16 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     sharding.connect()
     is_finished = not overwrite and (path / "summary.json").exists()
     peers.together("memory", lambda: None if is_finished else memory_check.check(setting))
-    cleanup.enter_context(_explained(functools.partial(_shortage, path)))
-    folder = peers.together("run folder", lambda: cleanup.enter_context(RunFolder(
-        path, sharding.is_main(), mirrored.address if mirrored else "")).claim(setting.identity, overwrite))
+    cleanup.enter_context(explained(functools.partial(shortage, path)))
+    folder = peers.together("run folder", lambda: (held or cleanup.enter_context(RunFolder(
+        path, sharding.is_main(), mirrored.address if mirrored else ""))).claim(setting.identity, overwrite))
     was_complete = Record(path).is_finished
     with _uploaded(mirrored):
       if was_complete:
         _mend(setting, folder)
       else:
-        with _explained(lambda error: folder.moved()):
-          _compute(setting, folder, mirrored, should_stop or (lambda: False))
+        with explained(lambda error: folder.moved()):
+          yield from _computed(setting, folder, mirrored, should_stop or (lambda: False))
     sharding.barrier("the run is complete")
     run = results.load_run(path)
     if was_complete:
@@ -94,12 +113,14 @@ def _unused(config: schema.RunConfig, stored: schema.RunConfig) -> str:
           "with --overwrite.") if names else ""
 
 
-def _compute(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None,
-             should_stop: Callable[[], bool]) -> None:
+def _computed(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None,
+              should_stop: Callable[[], bool]) -> Generator[loop.Session, None, None]:
   """Runs the stream from where it stands to its end."""
   folder.write({name: text.encode() for name, text in setting.protocol.files.items()}, again=False)
   shown, heard = _listeners(setting, folder, mirrored)
-  state = loop.Session(setting, folder, shown, heard, should_stop).run()
+  session = loop.Session(setting, folder, shown, heard, should_stop)
+  yield session
+  state = yield from session.run()
   if sharding.is_main():
     _end(setting, folder, state)
 
@@ -200,7 +221,7 @@ def _uploaded(mirrored: mirror.Mirror | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(explain: Callable[[Exception], str | None]) -> Iterator[None]:
+def explained(explain: Callable[[Exception], str | None]) -> Iterator[None]:
   """Turns exceptions for which there is a sentence into Unsaved, wherever in the block they arrive."""
   try:
     yield
@@ -213,7 +234,7 @@ def _explained(explain: Callable[[Exception], str | None]) -> Iterator[None]:
     raise Unsaved(sentence) from error
 
 
-def _shortage(path: pathlib.Path, error: Exception) -> str | None:
+def shortage(path: pathlib.Path, error: Exception) -> str | None:
   """About an error of the disk or a lack of memory."""
   problem = disk_problem(error)
   if problem is not None:

@@ -7,7 +7,7 @@ import collections
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
@@ -38,6 +38,7 @@ class Session:
   """A session of a run: from its newest checkpoint, or from the beginning, to the end of the stream.
 
   Attributes:
+    setting: the config with its protocol and its learner.
     now: the state of the run.
   """
 
@@ -55,7 +56,7 @@ class Session:
     Raises:
       BadInput: the checkpoints are damaged, or have disappeared: the run would start again and overwrite its lines.
     """
-    self._setting, self._folder, self._shown, self._listeners = setting, folder, shown, listeners
+    self.setting, self._folder, self._shown, self._listeners = setting, folder, shown, listeners
     self._should_stop = should_stop
     self._began = self._saved_at = time.monotonic()
     self._compiled_before = runtime.compile_seconds()
@@ -76,13 +77,13 @@ class Session:
     self._is_compiled = False  # whether the programs of the present shapes exist
     self._rows = _FIRST_ROWS  # training steps of the next dispatch, adapted to its length
 
-  def run(self) -> State:
-    """Runs the stream to its end; returns the state then.
+  def run(self) -> Generator["Session", None, State]:
+    """Runs the stream to its end, and returns the state then. Yields itself while no mega-batch is there.
 
     Raises:
       BadInput, Diverged, Stopped: see experiment.run.
     """
-    folder, now, protocol = self._folder, self.now, self._setting.protocol
+    folder, now, protocol = self._folder, self.now, self.setting.protocol
     for listener in self._listeners:
       listener.claimed(self._is_new)
     folder.write_config()
@@ -98,11 +99,12 @@ class Session:
       for listener in self._listeners:
         cleanup.callback(listener.close)
       for listener in self._listeners:
-        listener.begin(self._setting.learner, now)
-      self._shown.skip(_tried(self._setting, now))
+        listener.begin(self.setting.learner, now)
+      self._shown.skip(_tried(self.setting, now))
       arrivals = cleanup.enter_context(contextlib.closing(protocol.arrivals(now.lines)))
       for t in itertools.chain([now.arrival.t] if now.arrival else [], arrivals):
         if t is None:
+          yield self
           self._wait()
         else:
           self._receive(t)
@@ -116,7 +118,7 @@ class Session:
   # ------------------------------------------------------------------ where it begins
 
   def _begun(self) -> State:
-    setting, shown = self._setting, run_files.shown(self._folder.path)
+    setting, shown = self.setting, run_files.shown(self._folder.path)
     setting.protocol.attach(self._folder.path, 0)
     learner = setting.learner.init()
     num_params = setting.learner.cost(learner).num_params
@@ -132,20 +134,20 @@ class Session:
     return State(learner, num_params, setting.protocol.meta(()))
 
   def _restored(self, opened: checkpoint.Opened) -> State:
-    protocol, folder = self._setting.protocol, self._folder
-    snapshot.check_config(folder.path, self._setting.config, opened.meta)
+    protocol, folder = self.setting.protocol, self._folder
+    snapshot.check_config(folder.path, self.setting.config, opened.meta)
     lines, arrival = opened.meta["lines"], snapshot.arrival_of(opened.meta)
     protocol.attach(folder.path, len(lines))
     facts = protocol.facts((*metrics.ends(lines), *([arrival.t] if arrival else [])))
-    if facts != self._setting.facts:
-      self._setting = self._setting.fitted(facts)
-    now = snapshot.restore(self._setting.learner, opened)
+    if facts != self.setting.facts:
+      self.setting = self.setting.fitted(facts)
+    now = snapshot.restore(self.setting.learner, opened)
     sizes = protocol.sizes()
     if sizes.exact and now.stage == len(sizes.train):
       say(f"resuming {folder.shown} after the last of {now.stage} stages")
     else:
       after = f", after {settings.round_name(facts.problem)} {now.epoch}" if now.epoch else ""
-      say(f"resuming {folder.shown} in stage {now.stage + 1}{settings.of_stages(self._setting)}{after}")
+      say(f"resuming {folder.shown} in stage {now.stage + 1}{settings.of_stages(self.setting)}{after}")
     return now
 
   # ------------------------------------------------------------------ a mega-batch
@@ -160,59 +162,59 @@ class Session:
 
   def _receive(self, t: int) -> None:
     """Decides about mega-batch t, trains if it is time, and writes its line."""
-    now, folder, protocol = self.now, self._folder, self._setting.protocol
+    now, folder, protocol = self.now, self._folder, self.setting.protocol
     if now.arrival is None:
       if t <= len(now.lines):  # it is received again
         now.lines.pop()
         folder.cut(METRICS, now.lines)
       with self._shown.phase("testing the mega-batch"):
-        now.arrival = protocol.decide(t, self._setting.learner, now)
+        now.arrival = protocol.decide(t, self.setting.learner, now)
     if now.arrival.trains:
       ends = (*now.ends, t)
       self._fit_learner(ends)
-      entry = self._stage(protocol.stage(ends, self._setting.learner, now.meta))
+      entry = self._stage(protocol.stage(ends, self.setting.learner, now.meta))
     else:
-      entry = metrics.waiting(self._setting.facts.problem.metric, t, now.lines[-1] if now.lines else None,
-                              now.arrival.notes.get(metrics.UNTRAINED, self._setting.facts.problem.chance),
-                              self._setting.learner.cost(now.learner))
+      entry = metrics.waiting(self.setting.facts.problem.metric, t, now.lines[-1] if now.lines else None,
+                              now.arrival.notes.get(metrics.UNTRAINED, self.setting.facts.problem.chance),
+                              self.setting.learner.cost(now.learner))
       entry |= now.arrival.notes
     now.lines.append(entry)
     now.arrival, now.epoch, self._is_saved = None, 0, False
     folder.append(METRICS, entry)
     if entry["updated"]:
-      folder.write(protocol.reports(self._setting.learner, now.learner.spec, now.lines))
+      folder.write(protocol.reports(self.setting.learner, now.learner.spec, now.lines))
     for listener in self._listeners:
-      listener.line(entry, self._setting.learner, now)
+      listener.line(entry, self.setting.learner, now)
     if entry["updated"]:
-      every = self._setting.config.checkpoint.keep_every
+      every = self.setting.config.checkpoint.keep_every
       permanent = bool(every) and now.stage % every == 0
       if permanent or self._is_due():
         self._save(permanent=permanent)
 
   def _fit_learner(self, ends: tuple[int, ...]) -> None:
     """Replaces the learner if the last of the stages `ends` needs another; the state gets outputs for new classes."""
-    setting, now = self._setting, self.now
+    setting, now = self.setting, self.now
     facts = setting.protocol.facts(ends)
     if facts == setting.facts:
       return
     num_new = facts.problem.num_outputs - setting.facts.problem.num_outputs
-    self._setting = setting.fitted(facts)
+    self.setting = setting.fitted(facts)
     if num_new:
       say(f"stage {len(ends)} adds {num_new} output{'s' * (num_new > 1)} for new classes, which makes "
           f"{facts.problem.num_outputs}")
-      new: Any = self._setting.learner  # a Stacked, as all learners whose outputs may become more
+      new: Any = self.setting.learner  # a Stacked, as all learners whose outputs may become more
       now.learner = outputs.add_classes(setting.learner, new, now.learner, new.fresh(len(ends) - 1, now.learner.spec))
       now.adopt(setting.protocol.meta(ends))
       self._checkpoints.renew_frozen()
       self._forget_programs()
     for listener in self._listeners:
-      listener.relearned(self._setting.learner, now)
+      listener.relearned(self.setting.learner, now)
 
   # ------------------------------------------------------------------ a stage
 
   def _stage(self, prepared: Prepared) -> Entry:
     """Grows, trains and finishes a stage, as often as the learner wants, and tests it; returns its line."""
-    learner, now, data, began = self._setting.learner, self.now, prepared.data, time.monotonic()
+    learner, now, data, began = self.setting.learner, self.now, prepared.data, time.monotonic()
     assert now.arrival is not None
     complete = False
     while not complete:
@@ -220,20 +222,20 @@ class Session:
         growth = self._grown(data)
       else:
         growth = snapshot.restore_growth(learner, self._pending, now.learner, data)
-        done = self._setting.config.train.plan(len(data.train), data.share, data.grown).samples
+        done = self.setting.config.train.plan(len(data.train), data.share, data.grown).samples
         self._shown.skip(done * growth.fit.cursor // loop.num_steps(growth.fit))
       self._pending, trained = None, self._trained(growth, data, began)
       now.learner, report, complete, found = learner.finish(growth.state, data, trained)
-      contract.check_state(growth.state, now.learner, self._setting.config.learner.name)
+      contract.check_state(growth.state, now.learner, self.setting.config.learner.name)
       now.complete, self._saved_in = complete, None
     now.adopt(prepared.meta)
     with self._shown.phase("evaluating"):
-      tested = self._setting.protocol.test(learner, now, TrainedStage(growth.state, data))
+      tested = self.setting.protocol.test(learner, now, TrainedStage(growth.state, data))
     cost, grown = learner.cost(now.learner), growth.report
     grown_flops = 2 * grown.macs if grown.flops is None else grown.flops
     now.stage += 1
     line = metrics.line(
-        self._setting.facts.problem.metric,
+        self.setting.facts.problem.metric,
         t=now.arrival.t, stage=now.stage - 1, updated=True, value=None, val_value=report.val, loss=None,
         num_params=cost.num_params, growth_macs=grown.macs, seconds=time.monotonic() - began,
         fwd_macs=(cost.fwd_macs * report.samples if report.macs is None else report.macs) + grown.macs,
@@ -242,10 +244,10 @@ class Session:
     return line | now.arrival.notes | tested | prepared.notes | found
 
   def _grown(self, data: loop.StageData) -> Growth:
-    learner, before = self._setting.learner, self.now.learner
+    learner, before = self.setting.learner, self.now.learner
     with self._shown.phase("growing"):
       state, report = learner.grow(before, data)
-      contract.check_state(before, state, self._setting.config.learner.name)
+      contract.check_state(before, state, self.setting.config.learner.name)
     shapes = [jax.tree.map(np.shape, each.live) for each in (state, before)]
     if shapes[0] != shapes[1] and not learner.shapes_recur:
       self._forget_programs()
@@ -282,7 +284,7 @@ class Session:
       Diverged: the training loss is not finite.
     """
     fit, done, pending = growth.fit, False, None
-    total, plan = loop.num_steps(fit), self._setting.config.train.plan(len(data.train), data.share, data.grown)
+    total, plan = loop.num_steps(fit), self.setting.config.train.plan(len(data.train), data.share, data.grown)
     while not done and fit.cursor < total:
       since, start = time.monotonic(), fit.cursor
       with contextlib.nullcontext() if self._is_compiled else self._shown.phase(COMPILING):
@@ -330,9 +332,9 @@ class Session:
   def _refuse_divergence(self, joint: dict[str, Any], problem: Any) -> None:
     for key, value in joint.items():
       if value is not None and not np.isfinite(value).all():
-        raise Diverged(f"{key} is no longer finite in stage {self.now.stage + 1}{settings.of_stages(self._setting)}, "
+        raise Diverged(f"{key} is no longer finite in stage {self.now.stage + 1}{settings.of_stages(self.setting)}, "
                        f"{settings.round_name(problem)} {self.now.epoch}; lower "
-                       f"train.learning_rate={self._setting.config.train.learning_rate}. Everything before is saved in "
+                       f"train.learning_rate={self.setting.config.train.learning_rate}. Everything before is saved in "
                        f"{self._folder.path}.")
 
   # ------------------------------------------------------------------ saving
@@ -341,13 +343,13 @@ class Session:
     """Whether the run should be saved now; all processes ask."""
     for listener in self._listeners:
       listener.check()
-    late = time.monotonic() - self._saved_at >= self._setting.config.checkpoint.seconds
+    late = time.monotonic() - self._saved_at >= self.setting.config.checkpoint.seconds
     return sharding.any_process(self._should_stop() or late)
 
   def _save(self, growth: Growth | None = None, permanent: bool = False) -> None:
     """Saves the run as it stands, inside a stage with its Growth; raises Stopped if the run should stop."""
     now = self.now
-    meta, trees, frozen = snapshot.take(self._setting.config, now, self._seconds(), growth)
+    meta, trees, frozen = snapshot.take(self.setting.config, now, self._seconds(), growth)
     self._folder.sync()
     for listener in self._listeners:
       listener.flush()
@@ -357,7 +359,7 @@ class Session:
     self._saved_in = now.stage if now.arrival else None
     self._covered.append(max(now.ends, default=0))
     if len(self._covered) == self._covered.maxlen:
-      self._setting.protocol.covered(self._covered[0])
+      self.setting.protocol.covered(self._covered[0])
     for listener in self._listeners:
       listener.saved(self._checkpoints.wait)
     if sharding.any_process(self._should_stop()):

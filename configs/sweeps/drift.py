@@ -1,0 +1,26 @@
+"""Streams that change: `anytime` against fixed memories, each with half of its multiply-adds.
+
+    python -m alma_jax.sweep --config=configs/sweeps/drift.py --workdir runs/drift
+    python -m alma_jax.report runs/drift --out report
+
+60 mega-batches of 400 images of MNIST in nine streams. `uniform` replays all data, `none`
+nothing; `h4` has a memory with a half-life of 4 mega-batches. drift.py:cifar10 takes
+CIFAR-10 and the streams rotate, relabel and classes.
+"""
+from alma_jax.sweeps import Sweep, axis, product
+
+STREAMS = {
+    "mnist": ("stationary", "permute", "relabel", "rotate", "classes", "noise", "imbalance", "recur_inputs",
+              "recur_labels"),
+    "cifar10": ("rotate", "relabel", "classes")}
+FIXED = [{"log.label": "uniform"}, {"log.label": "none", "replay_share": 0.0}, *(
+    {"log.label": f"h{half}", "memory_policy": "half_life", "half_life": float(half)} for half in (1, 2, 4, 8, 16))]
+
+
+def get_sweep(data="mnist"):
+  points = []
+  for stream in STREAMS[data]:
+    points.append({"learner": f"anytime,{stream}"})
+    points += [{"learner": f"anytime,uniform,{stream}", **fields} for fields in FIXED]
+  fixed = {"dataset.name": f"drift:{data}", "test_size": 1000}
+  return Sweep("configs/drift.py", product(axis("seed", [10, 11, 12]), points), fixed)
