@@ -1,13 +1,15 @@
 """Draws the sketches and charts of the documentation: front, timeline, schedules, learners, resumed and devices.
 
     python benchmarks/drawings.py docs/images
+    python benchmarks/drawings.py docs/images --relabel RUNS     relabel.svg, too
 
 They are SVG files, whose colours follow the reader's theme, light or dark. front.svg shows the runs in
 docs/results/anytime/runs.csv and frontier.csv: CER against compute on MNIST in 500 mega-batches, means over seeds.
 timeline.svg is a sketch with invented errors. learners.svg shows the runs of pictures.py,
-docs/images/learners/summary.csv.
+docs/images/learners/summary.csv. relabel.svg shows the runs RUNS/anytime and RUNS/uniform, which pictures.sh starts.
 """
 import argparse
+import itertools
 import math
 import pathlib
 from collections.abc import Iterable
@@ -15,6 +17,8 @@ from collections.abc import Iterable
 import pandas as pd
 
 from alma_jax.config.stream import Every, Geometric, Power
+from alma_jax.reports.figures import weight_cells
+from alma_jax.store.record import Record
 
 RUNS = pathlib.Path(__file__).parents[1] / "docs/results/anytime/runs.csv"
 FRONTIER = RUNS.with_name("frontier.csv")
@@ -52,9 +56,12 @@ COMPUTE, MOST = (4e9, 3e12), 42.0
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("out", type=pathlib.Path, help="folder for the pictures")
-  out = parser.parse_args().out
-  for name, drawn in DRAWN.items():
-    (out / f"{name}.svg").write_text(drawn(), encoding="utf-8")
+  parser.add_argument("--relabel", type=pathlib.Path, metavar="RUNS", help="folder with the runs anytime and uniform")
+  given = parser.parse_args()
+  drawn = {name: draw() for name, draw in DRAWN.items()} | (
+      {"relabel": relabel(given.relabel)} if given.relabel else {})
+  for name, picture in drawn.items():
+    (given.out / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 
 def front() -> str:
@@ -126,6 +133,46 @@ def schedules() -> str:
   parts.append(text(right(100), 280, "mega-batches", "soft end"))
   return svg("Stages of four schedules over 100 mega-batches: every 10, power, geometric, and geometric with fewer "
              "steps later", 800, 290, parts)
+
+
+def relabel(runs: pathlib.Path) -> str:
+  """Errors of two runs whose labels are redefined half-way, and which old mega-batches one of them replays."""
+  record, other = Record(runs / "anytime"), Record(runs / "uniform")
+  cells = weight_cells(record.replayed, 1).round(1)
+  num, side, high = len(cells), 600 // len(cells), 170
+  right, down, row = lambda t: LEFT + side * t, lambda error: TOP + high * (1 - error), lambda old: base - 4 * old
+  base = TOP + high + 60 + 4 * num  # of the map
+  parts = [text(LEFT, 24, "Wrong answers in %" + detail(": each mega-batch before it is trained on"), "soft"),
+           text(LEFT, row(num) - 12, "Old mega-batches that anytime replays", "soft"),
+           text(right(num), base + 52, "mega-batches", "soft end")]
+  for error in (0, 0.5, 1):
+    parts.append(f'<line class="grid" x1="{LEFT}" x2="{right(num)}" y1="{down(error):.0f}" y2="{down(error):.0f}"/>'
+                 + text(LEFT - 8, down(error) + 5, f"{100 * error:.0f}", "soft end"))
+  for each, style in ((other, "other"), (record, "anytime")):
+    stair = [f"{right(t - 1)},{down(error):.1f}H{right(t)}" for t, error in each.values("prequential_error")]
+    parts.append(f'<path class="curve" style="stroke:var(--{style})" d="M{"L".join(stair)}"/>')
+  old = "".join(f"V{row(t)}H{right(t + 1)}" for t in range(1, num))
+  parts.append(f'<path class="box" d="M{right(1)},{row(0)}{old}V{row(0)}Z"/>')
+  shades = dict[float, str]()
+  for t, column in enumerate(cells.T):
+    begin = 0
+    for weight, same in itertools.groupby(column[:t]):
+      end = begin + len([*same])
+      shades[weight] = shades.get(weight, "") + f"M{right(t)},{row(begin)}h{side}V{row(end)}h{-side}z"
+      begin = end
+  parts += [f'<path class="anytime" shape-rendering="crispEdges" opacity="{weight:.1f}" d="{shades[weight]}"/>'
+            for weight in sorted(shades) if weight]
+  parts += [text(LEFT - 8, row(t) + 5, str(t), "soft end") + text(right(t) - side / 2, base + 22, str(t), "soft mid")
+            for t in range(10, num + 1, 10)]
+  change = right(num // 2)
+  parts.append(f'<line class="axis" stroke-dasharray="4 4" x1="{change}" x2="{change}" y1="{TOP - 8}" y2="{base}"/>')
+  return svg("Errors on MNIST, whose labels are redefined in mega-batch 31: with uniform replay, nearly all answers "
+             "stay wrong; anytime leaves out the old mega-batches and is right again two mega-batches later",
+             right(num) + 40, base + 66, [
+                 *parts, text(change - 10, TOP + 30, "labels are redefined", "bold end"),
+                 text(right(54), down(0.56), "uniform replay", "other bold end"),
+                 text(right(34), down(0.13), "anytime", "anytime bold"), text(right(18), row(24), "replayed",
+                 "anytime bold end"), text(right(0.76 * num), row(0.22 * num), "left out", "bold mid")])
 
 
 def timeline() -> str:

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Draws the pictures of the documentation anew, without a network.
 #     benchmarks/pictures.sh RUNS      RUNS: a folder for the runs; finished ones are not run again
-# Those of the board and of a report need Chromium. The others need more: docs/images/nights.png needs MNIST (its command
-# is in docs/live.md), and gallery/serve.png is a screenshot of `alma serve` after a digit was drawn.
+# Those of the board and of a report need Chromium; relabel.svg needs MNIST, and comes last. The others need more:
+# docs/images/nights.png needs MNIST (its command is in docs/live.md), and gallery/serve.png is a screenshot of
+# `alma serve` after a digit was drawn.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=$1
@@ -41,3 +42,8 @@ kill %1 %2
 for picture in board gallery/report gallery/demo; do
   python -c "from PIL import Image; path = 'docs/images/$picture.png'; Image.open(path).quantize(64).save(path, optimize=True)"
 done
+for learner in anytime uniform; do
+  python -m alma_jax.main --config=configs/drift.py:anytime$([ $learner = anytime ] || echo ,$learner),relabel \
+    --config.seed=10 --workdir="$runs/relabel/$learner"
+done
+python benchmarks/drawings.py docs/images --relabel "$runs/relabel"

@@ -48,6 +48,15 @@ def change(file, **changes):
   file.write_text(json.dumps({key: value for key, value in tree.items() if value is not None}))
 
 
+def change_lines(path, **columns):
+  """Sets keys in the lines of metrics.jsonl: {key: {t: value}}."""
+  lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+  for key, values in columns.items():
+    for t, value in values.items():
+      lines[t - 1][key] = value
+  (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def set_learner(path, **options):
   """Makes a run one of another learner, perhaps of the user's own."""
   change(path / "config.json", learner=options)

@@ -11,9 +11,9 @@ PACKAGE = {
     "base": (505, BASE), "config": (2560, ("config",)), "parallel": (1150, ("parallel",)), "data": (6205, ("data",)),
     "models, training and growth": (4750, ("models", "training", "growth")), "problems": (1960, ("problems",)),
     "learners": (3960, ("learners",)), "protocols": (1060, ("protocols",)), "runs": (2915, ("runs",)),
-    "store": (2270, ("store",)), "predictors": (1375, ("predictors",)), "sweeps": (1200, ("sweeps",)),
-    "reports": (3560, ("reports",)), "commands and monitor": (2580, ("monitor",))}  # and all other modules
-FOLDERS = {"alma_jax": 35900, "tests": 20950, "tests/slow": 4220, "benchmarks": 7330}
+    "store": (2285, ("store",)), "predictors": (1375, ("predictors",)), "sweeps": (1200, ("sweeps",)),
+    "reports": (3650, ("reports",)), "commands and monitor": (2580, ("monitor",))}  # and all other modules
+FOLDERS = {"alma_jax": 35970, "tests": 20980, "tests/slow": 4220, "benchmarks": 7330}
 
 
 def part_of(path):

@@ -9,12 +9,12 @@ import time
 import filelock
 import pytest
 from matplotlib import figure
-from reports import change, diverge, write_run
+from reports import change, change_lines, diverge, write_run
 from runs import ROOT, alma, interrupted, small_config
 from test_task_report import write_task_run
 
 import alma_jax
-from alma_jax.monitor import pair, view
+from alma_jax.monitor import board, pair, view
 from alma_jax.store.record import Record
 
 
@@ -84,6 +84,13 @@ def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):
   assert view.view(run).record.unit == "tasks"
   row = view.cells(view.view(run))
   assert (row["seen"], row["notes"]) == ("0 of 2", "nothing saved")
+
+
+def test_how_many_old_mega_batches_are_left_out(tmp_path):
+  path = write_run(tmp_path / "run", [0.4, 0.3, 0.2, 0.1, 0.1])
+  change_lines(path, memory_weights={2: [0.0], 4: [0.1, 0.9]}, memory_span={4: 2})
+  run, said = view.view(path), "leaves out 2 of 3 old mega-batches"
+  assert (view.cells(run)["notes"], board.shown(run)["further"]) == (said, [said])
 
 
 def test_the_gate_of_a_mixture_is_not_dead(tmp_path):

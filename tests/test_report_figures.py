@@ -1,17 +1,19 @@
 """The figures of reports, on run folders written by hand."""
 import itertools
+import re
 import shutil
 
 import matplotlib.colors
 import numpy as np
 import pandas as pd
 import pytest
-from reports import diverge, drawn, legend, set_learner, study_of, write_run
+from reports import change_lines, diverge, drawn, legend, set_learner, study_of, write_run
 
 from alma_jax import config as configs
 from alma_jax import report
 from alma_jax.config.registry import LEARNERS
-from alma_jax.reports import collect, drawing, figures, studies
+from alma_jax.errors import BadInput
+from alma_jax.reports import collect, drawing, figures, studies, svg
 from alma_jax.reports.drawing import Line, Panel, Plot
 
 
@@ -73,6 +75,46 @@ def test_rows_of_panels_that_compare_learners_come_first_if_not_all_fit(tmp_path
   for learner, width in (("sm", 14), ("ens", 16)):
     write_run(tmp_path / f"{learner}{width}", [0.5, 0.4], learner, model__width=width)
   assert shown(drawn(study_of(tmp_path), "stream")) == [4, 8, 10, 12, 16]  # of seven, none compares learners
+
+
+def weighted_run(path, **changes):
+  """A run of five mega-batches; the weights at t = 5 stand for two old mega-batches each, and t = 4 has none."""
+  write_run(path, [0.5] * 5)
+  change_lines(path, **{
+      "prequential_error": {t: t / 10 for t in range(2, 6)}, "memory_span": {5: 2},
+      "memory_weights": {2: [1.0], 3: [0.5, 0.75], 5: [0.0, 0.9]}, **changes})
+  return path
+
+
+def test_what_the_memory_replays(tmp_path):
+  weighted_run(tmp_path / "weighted")
+  change_lines(write_run(tmp_path / "other", [0.5] * 5, "ens"), prequential_error={t: 0.1 for t in range(1, 6)})
+  plot = figures.plots(study_of(tmp_path))["memory"]
+  assert [(line.key.get_label(), line.x.tolist(), line.y.tolist()) for line in plot.panels[0].lines] == [
+      ("sm", [2, 3, 4, 5], [0.2, 0.3, 0.4, 0.5]), ("ens", [1, 2, 3, 4, 5], [0.1] * 5)]
+  text = svg.figure(plot, drawing.draw(plot))
+  cells = {(int(old), int(t)): (float(weight), colour) for colour, old, t, weight in re.findall(
+      r'fill="(\S+)" data-tip="old mega-batch: (\d+)\nmega-batch: (\d+)\nweight: (\S+)"', text)}
+  assert {place: weight for place, (weight, _) in cells.items()} == {
+      (1, 2): 1, (1, 3): 0.5, (2, 3): 0.75, (1, 4): 0.5, (2, 4): 0.75,
+      (1, 5): 0, (2, 5): 0, (3, 5): 0.9, (4, 5): 0.9}
+  assert (cells[1, 2][1], cells[1, 5][1]) == ("#0072b2", "#f0b27a")  # blue: replayed, orange: left out
+  first, second = (axes.get_position() for axes in drawing.draw(plot).axes[:2])
+  assert (first.x0, first.x1) == (second.x0, second.x1)  # one x axis
+  assert "memory" not in figures.plots(study_of(tmp_path / "other"))
+
+
+def test_a_cell_of_a_long_stream_is_a_mean():
+  cells = figures.weight_cells([[], [0.2], [0.4, 0.6], [0.4, 0.6, 0.8], []], 2)
+  np.testing.assert_allclose(cells, [[0.2, 0.5, 0.5], [np.nan, 0.8, 0.8], [np.nan] * 3])
+
+
+@pytest.mark.parametrize("changes", [{"memory_weights": {3: [1.5, 0]}}, {"memory_weights": {3: 1}},
+                                     {"memory_span": {3: 0}}, {"memory_span": {3: 10**12}}])
+def test_weights_that_are_none(tmp_path, changes):
+  weighted_run(tmp_path / "run", **changes)
+  with pytest.raises(BadInput, match="metrics.jsonl has a line whose memory_weights are not numbers from 0 to 1"):
+    collect.collect([tmp_path])
 
 
 def test_a_title_that_is_wider_than_its_panel_has_lines(tmp_path):

@@ -96,6 +96,12 @@ class View(NamedTuple):
     return [line for line in self.record.lines if line.get(DRIFT_AFTER) is not None]
 
   @property
+  def memory(self) -> list[str]:
+    """What the last training replayed, e.g. ["leaves out 30 of 33 old mega-batches"]; [] if it has no weights."""
+    weights = next(filter(None, reversed(self.record.replayed)), [])
+    return [f"leaves out {sum(each < 0.5 for each in weights)} of {len(weights)} old mega-batches"] if weights else []
+
+  @property
   def num_stages(self) -> int:
     """Number of stages of the whole stream; 0: it is not known."""
     record, fields = self.record, self.record.fields
@@ -186,7 +192,7 @@ def cells(run: View) -> dict[str, str]:
   if record.accuracies is not None:
     error = error and f"{error} on the last task"
     notes.append(f"average accuracy {record.accuracies[-1].mean():.4g}")
-  notes += measures.brief(record.further)
+  notes += [*measures.brief(record.further), *run.memory]
   if run.drifts:
     notes.append(f"{len(run.drifts)} drift alarm{'s' * (len(run.drifts) > 1)}, the last at mega-batch "
                  f"{run.drifts[-1]['t']}")

@@ -114,7 +114,8 @@ def _study(name: str, rows: pd.DataFrame, records: list[Rows]) -> Study:
   runs = runs.sort_values([LEARNER, *varying, SEED], ignore_index=True)
   tasks = {record.row["run"]: record.tasks for record in finished if record.tasks}
   further = {record.row["run"]: record.further for record in finished if record.further}
-  study = Study(name, finished[0].scoring, runs, stream, varying, diverged, tasks, further)
+  replayed = {record.row["run"]: record.replayed for record in finished if record.replayed}
+  study = Study(name, finished[0].scoring, runs, stream, varying, diverged, tasks, further, replayed)
   return _with_transfer(study) if tasks else study
 
 

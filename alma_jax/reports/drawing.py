@@ -43,6 +43,7 @@ _PLACES = [(right, up, far) for far in (_NEAR, 12, 20, 30)
            for right, up in ((1, 0), (1, 1), (1, -1), (-1, 1), (-1, 0), (-1, -1), (0, 1), (0, -1))]
 _LETTER, _KEY, _ROW = 0.057, 0.42, 0.145  # inches: width of a letter, of a key without its name, height of its row
 _MOST_TICKS = 12
+EDGED = 30  # rows up to which cells have edges
 _NARROW = 4  # a logarithmic axis that ends at less than so many times its beginning has evenly spaced ticks
 
 Point = tuple[float, float]
@@ -79,6 +80,7 @@ class Grid(NamedTuple):
     rows, columns: their names; "" for none.
     colours: float [R, C, 3]; None: there are no cells.
     texts: in the cells, by row.
+    tips: of the cells on a page, instead of `texts`.
     nodes: the colour of a circle at each row, and whether it is filled.
     arrows: (row where it begins, row where it ends, colour).
   """
@@ -86,6 +88,7 @@ class Grid(NamedTuple):
   columns: Sequence[str] = ()
   colours: np.ndarray | None = None
   texts: Sequence[Sequence[str]] = ()
+  tips: Sequence[Sequence[str]] = ()
   nodes: Sequence[tuple[str, bool]] = ()
   arrows: Sequence[tuple[int, int, str]] = ()
 
@@ -99,6 +102,7 @@ class Panel(NamedTuple):
     front: (x, y) of a Pareto front, which is drawn as steps; rings mark those that are points of lines.
     grid: instead of lines.
     x, y: names of the axes.
+    limits: the ends of the x axis; None: those of the lines.
   """
   title: str
   lines: Sequence[Line] = ()
@@ -106,6 +110,7 @@ class Panel(NamedTuple):
   grid: Grid | None = None
   x: str = ""
   y: str = ""
+  limits: tuple[float, float] | None = None
 
 
 class Plot(NamedTuple):
@@ -162,6 +167,8 @@ def draw(plot: Plot) -> Figure:
     for ax, panel in panels:
       if panel.grid is None:
         _scale(ax, (plot.log[0] and positive, plot.log[1]))
+      if panel.limits:
+        ax.set_xlim(panel.limits)
     x_names = {panel.x for panel in plot.panels}
     if len(x_names) == 1:
       figure.supxlabel(x_names.pop())
@@ -222,8 +229,8 @@ def _draw_grid(axes: Axes, grid: Grid) -> None:
   if grid.colours is not None:
     width = len(grid.columns)
     axes.set_xlim(-0.5, width - 0.5)
-    axes.pcolormesh(np.arange(width + 1) - 0.5, np.arange(num + 1) - 0.5, grid.colours[..., :3], edgecolors="white",
-                    linewidth=0.5)
+    axes.pcolormesh(np.arange(width + 1) - 0.5, np.arange(num + 1) - 0.5, grid.colours[..., :3],
+                    edgecolors="white" if num <= EDGED else "face", linewidth=0.5 if num <= EDGED else 0)
     light = grid.colours[..., :3] @ (0.2126, 0.7152, 0.0722) > 0.5
     for row, texts in enumerate(grid.texts):
       for column, text in enumerate(texts):
@@ -244,9 +251,14 @@ def _draw_grid(axes: Axes, grid: Grid) -> None:
     axis.set_ticks(ticks(names), [names[i] for i in ticks(names)])
 
 
-def ticks(names: Sequence[str]) -> range:
-  """The places of the names of rows or columns that are written: of many numbers not all."""
-  return range(0, len(names), max(1, -(-len(names) // _MOST_TICKS)) if all(map(str.isdigit, names)) else 1)
+def ticks(names: Sequence[str]) -> list[int]:
+  """The places of the names of rows or columns that are written: of many numbers only round ones."""
+  places = [*range(len(names))]
+  if not all(map(str.isdigit, names)):
+    return places
+  steps = (step * 10**power for power in itertools.count() for step in (1, 2, 5))
+  return next(shown for step in steps
+              if len(shown := [i for i in places if int(names[i]) % step == 0]) <= _MOST_TICKS)
 
 
 def _scale(axes: Axes, log: tuple[bool, bool]) -> None:

@@ -5,13 +5,16 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.lines import Line2D
 
 from alma_jax.errors import BadInput
 from alma_jax.reports import drawing, studies, trade_offs
-from alma_jax.reports.drawing import Line, Panel, Plot
-from alma_jax.reports.read import COMP, LEARNER, MEM, REPLAY, TOTAL, WAITING
+from alma_jax.reports.drawing import Grid, Line, Panel, Plot
+from alma_jax.reports.read import COMP, LEARNER, MEM, REPLAY, SEED, TOTAL, WAITING
 from alma_jax.reports.studies import Study, order, plain, short
 
 MOST = 5  # panels in a row or a column
@@ -22,13 +25,16 @@ _FILLED = 0.75  # the least share of panels with runs in a grid of waiting times
 _MOST_LINES = 10  # in a panel, if factors of the study can have panels of their own
 _LEAST_WAITS = 3  # waiting times of a panel against waiting time
 _FAR = 1.5  # scores this many times as high as those of the learners that grow are not shown beside them
+_CELLS, _MAPS = 64, 3  # weights of old mega-batches: rows of a map, and its maps, at most
+_WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#F0B27A", "#C9CDD6", "#0072B2"])  # left out ... replayed
 _SIZES = {"model.width": ("width", "widths"), "model.num_experts": ("number of experts", "numbers of experts")}
 _BAND = "mean over seeds, with a band from the lowest to the highest value."
 _DEVIATIONS = "mean ± standard deviation over seeds"
 
 TITLES = {  # of the figures, in the order of reports
-    "pareto": "What compute and memory buy", "stream": "Over the stream", "waiting": "How long to wait",
-    "growth": "When to grow", "replay": "What replay costs and brings", "experts": "How many experts",
+    "pareto": "What compute and memory buy", "stream": "Over the stream", "memory": "What the memory replays",
+    "waiting": "How long to wait", "growth": "When to grow", "replay": "What replay costs and brings",
+    "experts": "How many experts",
     "compute": "By waiting time, against compute", "parameters": "By waiting time, against memory",
     "stream-compute": "At every moment, against the compute spent"}
 
@@ -39,6 +45,7 @@ def plots(study: Study, waits: Collection[float] = ()) -> dict[str, Plot]:
   """Every figure that the study has the runs for, by name; `waits`: the waiting times that they show, see `_waits`."""
   every = {
       "stream": _curves(study, "t", waits),
+      "memory": _memory(study),
       "stream-compute": _curves(study, COMP, waits),
       "waiting": _waiting(study),
       "compute": _against(study, COMP, waits),
@@ -87,8 +94,7 @@ def _curves(study: Study, x: str, waits: Collection[float]) -> Plot | None:
     form: Any = "middle" if x == "t" else "after"
     panels.append(Panel(
         _title([WAITING, *shared], place, table, across),
-        [Line(key, curve.index.to_numpy(), curve["mean"].to_numpy(), curve["min"].to_numpy(), curve["max"].to_numpy(),
-              form) for key, curve in curves if len(curve)],
+        [_banded(key, curve, form) for key, curve in curves if len(curve)],
         x="mega-batches seen" if x == "t" else "multiply-adds spent", y=study.scoring.label))
   caption = (f"over the stream: {_BAND} A dot is the last value. As in the paper's Figures 1, 3 and 9." if x == "t" else
              f"at every moment, against the multiply-adds spent until then: {_BAND}")
@@ -116,6 +122,58 @@ def mean_curve(stream: pd.DataFrame, x: str, metric: str) -> pd.DataFrame:
   if x == COMP:
     values = values.ffill().dropna()
   return pd.DataFrame({"mean": values.mean(axis=1), "min": values.min(axis=1), "max": values.max(axis=1)})
+
+
+def _memory(study: Study) -> Plot | None:
+  """The prequential error of each kind of run, and below it what the memories replayed, by the weights in their lines.
+
+  Of each kind the lowest seed is shown. Kinds without weights are left out if there are many.
+  """
+  metric, fields = f"prequential_{study.scoring.metric}", list(study.factors)
+  rows = study.runs.sort_values(SEED, kind="stable").drop_duplicates([LEARNER, *fields])
+  rows = rows if len(rows) <= _MOST_LINES else rows[rows["run"].isin(study.replayed)]
+  if not rows["run"].isin(study.replayed).any() or metric not in study.stream:
+    return None
+  keys, (kinds,) = _lines(study, [rows], fields, marked=False)
+  curves = [(key, mean_curve(study.stream[study.stream["run"].isin(kind["run"])], "t", metric)) for key, kind in kinds]
+  maps = {key: study.replayed[kind["run"].iloc[0]] for key, kind in kinds if kind["run"].iloc[0] in study.replayed}
+  total = max(map(len, maps.values()))
+  step = -(-total // _CELLS)
+  names = [str(t) for t in range(step, total + step, step)]
+  colours, panels = ScalarMappable(Normalize(0, 1), _WEIGHTS), []
+  for key, replayed in itertools.islice(maps.items(), _MAPS):
+    cells = weight_cells(replayed, step)[::-1]
+    panels.append(Panel(f"what {key.get_label()} replays", grid=Grid(
+        names[::-1], names, np.where(np.isnan(cells)[..., None], 1, colours.to_rgba(cells)),
+        tips=[[f"weight: {value:.2g}" for value in row] for row in cells]), x="mega-batch", y="old mega-batch"))
+  return Plot("".join([
+      f"After a change the {metric.replace('_', ' ')} rises, and old mega-batches that contradict the new ones turn "
+      "from blue (replayed) to orange (left out), until later data agree with them again.",
+      f" A cell stands for {step} mega-batches." if step > 1 else "",
+      " Of each kind of run the lowest seed is shown." if study.runs[SEED].nunique() > 1 else "",
+      _shows(len(panels), len(maps), "kinds of runs with weights"), _without_diverged(study)]),
+      [Panel("", [_banded(key, curve, "middle") for key, curve in curves if len(curve)], x="mega-batch",
+             y=metric.replace("_", " "), limits=(0.5, len(names) * step + 0.5)), *panels], keys,
+      log=(False, False), shared="none", bar=(colours, "weight"))
+
+
+def weight_cells(replayed: Sequence[Sequence[float]], step: int) -> np.ndarray:
+  """Float [N, N]: row i, column j: the mean weight of the i-th `step` old mega-batches after the j-th `step` ones.
+
+  Args:
+    replayed: for each mega-batch, the weights of the old ones; empty: those of the training before.
+    step: mega-batches of a cell.
+
+  Returns:
+    The cells; NaN where a mega-batch is not old yet.
+  """
+  num = -(-len(replayed) // step)
+  cells = np.full((num, num), np.nan)
+  for column in range(num):
+    weights = next(filter(None, reversed(replayed[:(column + 1) * step])), ())
+    means = [np.mean(weights[i:i + step]) for i in range(0, len(weights), step)]
+    cells[:len(means), column] = means
+  return cells
 
 
 def _against(study: Study, column: str, waits: Collection[float]) -> Plot | None:
@@ -331,6 +389,12 @@ def line_of(key: Line2D, rows: pd.DataFrame, x: str, y: str, texts: Iterable[str
   fields = [column for column in rows if studies.identifies(column) and column != LEARNER]
   return Line(key, rows[x].to_numpy(), values, values - deviation, values + deviation, form, [*texts],
               names=[studies.label(row, fields) for _, row in rows.iterrows()])
+
+
+def _banded(key: Line2D, curve: pd.DataFrame, form: Any) -> Line:
+  """The line of a mean_curve."""
+  return Line(key, curve.index.to_numpy(), curve["mean"].to_numpy(), curve["min"].to_numpy(), curve["max"].to_numpy(),
+              form)
 
 
 def _points(lines: Iterable[tuple[Line2D, pd.DataFrame]], x: str, y: str, size: str | None = None) -> list[Line]:

@@ -1,7 +1,7 @@
 """What a report uses of a run folder, and how it scores a run. Imports no jax."""
 import pathlib
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,6 +115,7 @@ class Rows(NamedTuple):
     divergence: a sentence, or None for a finished run.
     tasks: the results on a stream of tasks; None for other streams, and for a run that diverged.
     further: the newest values of the metrics of `log.metrics`, see measures.newest.
+    replayed: see Record.replayed; empty if no line has weights.
   """
   row: Values
   result: Values
@@ -124,6 +125,7 @@ class Rows(NamedTuple):
   divergence: str | None = None
   tasks: TaskRun | None = None
   further: Mapping[str, Any] = types.MappingProxyType({})
+  replayed: Sequence[Sequence[float]] = ()
 
 
 def read(folder: pathlib.Path) -> Rows:
@@ -155,6 +157,7 @@ def _read(record: Record) -> Rows:
   results = {key: summary[key] for key in dict.fromkeys((*kind.results, *_RESULTS)) if key in summary}
   result = {key: value if abs(value) < _LARGEST else float(value) for key, value in results.items()}
   sizes, predict = record.column("num_params"), record.column("predict_macs")
+  before_use = f"prequential_{record.metric}"
   result |= dict(device=str(summary["device"]), first_params=sizes[0], last_params=sizes[-1],
                  last_predict_macs=predict[-1])
   # A live stream may have no test set; then the metric itself may be the error of guessing.
@@ -163,12 +166,14 @@ def _read(record: Record) -> Rows:
   stream = pd.DataFrame({  # stage and perplexity can be null
       "run": row["run"], "t": record.column("t"), "stage": pd.array(record.column("stage"), "Int64"),
       "updated": record.column("updated"), record.metric: np.array(values, float),
-      COMP: np.cumsum(record.column("fwd_macs"), dtype=float), "predict_macs": np.array(predict, float)})
+      COMP: np.cumsum(record.column("fwd_macs"), dtype=float), "predict_macs": np.array(predict, float),
+      before_use: np.array([line.get(before_use) for line in lines], float)})
   tasks = _tasks(record)
   if tasks is not None:
     stream = stream.assign(task=tasks.names, accuracy=np.diag(tasks.accuracies), num_params=tasks.num_params,
                            num_modules=tasks.num_modules, **{FLOPS: np.cumsum(tasks.train_flops)})
-  return Rows(row, result, stream, kind, scoring.on(record.measure), None, tasks, record.further)
+  return Rows(row, result, stream, kind, scoring.on(record.measure), None, tasks, record.further,
+              record.replayed if any(record.replayed) else ())
 
 
 def _tasks(record: Record) -> TaskRun | None:

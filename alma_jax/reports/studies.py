@@ -37,7 +37,7 @@ class Study(NamedTuple):
       last_params, the parameters after the first and the last mega-batch, and
       last_predict_macs, the multiply-adds of a prediction at the end.
     stream: a row per run and mega-batch: run, t, stage, updated, and error or
-      perplexity (NaN before the first update).
+      perplexity (NaN before the first update), also prequential.
     factors: the fields that tell kinds of runs apart, without the learner's
       name and the seed. Waiting time, width and replay are factors if they
       vary; every other field is one if it varies among the runs of one learner.
@@ -45,6 +45,7 @@ class Study(NamedTuple):
       The other tables do not have these runs.
     tasks: {run: TaskRun} of the runs of a stream of tasks; empty for others.
     further: {run: {key: newest value}} of the metrics of `log.metrics`, see measures.newest.
+    replayed: {run: weights of old mega-batches} of the runs that have some, see Record.replayed.
   """
   name: str
   scoring: Scoring
@@ -54,6 +55,7 @@ class Study(NamedTuple):
   diverged: pd.DataFrame
   tasks: Mapping[str, TaskRun] = types.MappingProxyType({})
   further: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
+  replayed: Mapping[str, Sequence[Sequence[float]]] = types.MappingProxyType({})
 
 
 class Kind(NamedTuple):

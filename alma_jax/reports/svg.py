@@ -42,13 +42,15 @@ def figure(plot: Plot, drawn: Figure) -> str:
   height = round(_INCH * (plot.size[1] if plot.size else _HEIGHTS[plot.across > 1]))
   common = {axis: len({getattr(panel, axis) for panel in plot.panels}) == 1 for axis in "xy"}
   name = lambda panel, axis: f'<p class="{axis}">{html.escape(getattr(panel, axis))}</p>'
+  ticks = [_named(panel, axes) for panel, axes in zip(plot.panels, drawn.axes)]
+  left = 14 + _LETTER * max((len(label) for _, y in ticks for _, label in y), default=0)  # so the frames align
   panels = "".join(
       f'<div class="panel"><h5>{html.escape(panel.title)}</h5>{"" if common["y"] else name(panel, "y")}'
-      f'{_panel(plot.keys, panel, axes, height)}{"" if common["x"] else name(panel, "x")}</div>'
-      for panel, axes in zip(plot.panels, drawn.axes))
+      f'{_panel(plot.keys, panel, axes, named, height)}{"" if common["x"] else name(panel, "x")}</div>'
+      for panel, axes, named in zip(plot.panels, drawn.axes, ticks))
   legend = "".join(_entry(i, key) for i, key in enumerate(plot.keys)) + (_scale(*plot.bar) if plot.bar else "")
   return (f'<div class="legend">{legend}</div>{name(plot.panels[0], "y") if common["y"] else ""}'
-          f'<div class="panels" style="--across:{plot.across}">{panels}</div>'
+          f'<div class="panels" style="--across:{plot.across};--left:{left:.0f}px">{panels}</div>'
           f'{name(plot.panels[0], "x") if common["x"] else ""}')
 
 
@@ -60,12 +62,10 @@ def symbols() -> str:
 
 # ---------------------------------------------------------------------------------------------------------- panels
 
-def _panel(keys: Sequence[Any], panel: Panel, axes: Axes, height: int) -> str:
-  """The SVG of a panel, in `height` CSS pixels."""
+def _panel(keys: Sequence[Any], panel: Panel, axes: Axes, ticks: Sequence[list[tuple[float, str]]], height: int) -> str:
+  """The SVG of a panel with the `ticks` of _named, in `height` CSS pixels."""
   if panel.grid:
     (stretched, marks), rules, scale = _grid(panel, panel.grid), "", ""
-    ticks = [[(100 * (i + 0.5) / len(names), names[i]) for i in drawing.ticks(names)]
-             for names in (panel.grid.columns, panel.grid.rows)]
   else:
     stretched, marks = "", ""
     if panel.front:
@@ -78,16 +78,13 @@ def _panel(keys: Sequence[Any], panel: Panel, axes: Axes, height: int) -> str:
     marks += "".join(_texts(axes))
     limits = " ".join(f"{limit:.8g}" for limit in (*axes.get_xlim(), *axes.get_ylim()))
     scale = f'data-scale="{limits} {axes.get_xscale()} {axes.get_yscale()}" data-x="{html.escape(panel.x)}"'
-    ticks = [_ticks(axes, "x"), _ticks(axes, "y")]
-    ticks[0] = ticks[0][::-(-len(ticks[0]) // _MOST_TICKS)]
     rules = "".join(f'<line class="rule" x2="100%" y1="{at:.1f}%" y2="{at:.1f}%"/>' for at, _ in ticks[1]) + (
         '<line class="axis" x2="100%" y1="100%" y2="100%"/>')
   for axis, at_origin, names in zip("xy", ('y="100%" dy="17"', 'x="-8" dy="4"'), ticks):
     rules += "".join(f'<text class="{axis}" {axis}="{at:.1f}%" {at_origin}>{html.escape(name)}</text>'
                      for at, name in names)
-  left = 14 + _LETTER * max((len(name) for _, name in ticks[1]), default=0)
-  about = html.escape(" against ".join(filter(None, (panel.y, panel.x))))
-  return (f'<svg class="plot" role="img" aria-label="{about}" style="height:{height}px;--left:{left:.0f}px" {scale}>'
+  about = html.escape(": ".join(filter(None, (panel.title, " against ".join(filter(None, (panel.y, panel.x)))))))
+  return (f'<svg class="plot" role="img" aria-label="{about}" style="height:{height}px" {scale}>'
           f'{rules}<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none">{stretched}</svg>{marks}</svg>')
 
 
@@ -127,13 +124,16 @@ def _grid(panel: Panel, grid: Grid) -> tuple[str, str]:
   high, wide, stretched, marks = 100 / len(grid.rows), 100 / max(len(grid.columns), 1), "", ""
   for row, column in itertools.product(range(len(grid.rows)), range(len(grid.columns))):
     rgb: Any = grid.colours[row, column, :3] if grid.colours is not None else np.ones(3)
-    text = grid.texts[row][column] if grid.texts else ""
+    text, tip = (texts[row][column] if texts else "" for texts in (grid.texts, grid.tips or grid.texts))
     if text or (rgb < 1).any():
-      tip = _tip(f"{panel.y}: {grid.rows[row]}".removeprefix(": "), f"{panel.x}: {grid.columns[column]}", text)
+      tip = _tip(f"{panel.y}: {grid.rows[row]}".removeprefix(": "), f"{panel.x}: {grid.columns[column]}", tip)
       ink = "ink" if rgb @ (0.2126, 0.7152, 0.0722) > 0.5 else ""
-      marks += (f'<rect x="{column * wide:.2f}%" y="{row * high:.2f}%" width="{wide:.2f}%" height="{high:.2f}%" '
-                f'fill="{matplotlib.colors.to_hex(rgb)}" {tip}/><text class="cell {ink}" dy="4" '
-                f'x="{(column + 0.5) * wide:.2f}%" y="{(row + 0.5) * high:.2f}%">{html.escape(text)}</text>')
+      marks += (f'<rect x="{column * wide:.3f}%" y="{row * high:.3f}%" width="{wide:.3f}%" height="{high:.3f}%" '
+                f'fill="{matplotlib.colors.to_hex(rgb)}" {tip}/>')
+    if text:
+      marks += (f'<text class="cell {ink}" dy="4" x="{(column + 0.5) * wide:.2f}%" y="{(row + 0.5) * high:.2f}%">'
+                f'{html.escape(text)}</text>')
+  marks = f'<g class="dense">{marks}</g>' if len(grid.rows) > drawing.EDGED else marks
   for begin, end, colour in grid.arrows:  # longer ones go farther out
     far, (y0, y1) = min(0.2 + (end - begin) / len(grid.rows), 1.3), (high * (i + 0.5) for i in (begin, end))
     curve = (f"{_SIDE * x:.0f} {_SIDE * y / 100:.0f}" for x, y in ((0, y0), (far, y0), (far, y1), (0, y1)))
@@ -184,6 +184,15 @@ def _inside(axes: Axes, x: np.ndarray, y: np.ndarray) -> np.ndarray:
   """Float [N, 2]: where points are in a panel, from (0, 0) at its upper left to (1, 1)."""
   pixels = axes.transData.transform(np.stack([x, y], 1).astype(float))
   return np.array((0, 1)) + np.array((1, -1)) * axes.transAxes.inverted().transform(pixels)
+
+
+def _named(panel: Panel, axes: Axes) -> tuple[list[tuple[float, str]], ...]:
+  """(percent from the upper left, label) of the ticks of the x axis, and of those of the y axis."""
+  if panel.grid:
+    return tuple([(100 * (i + 0.5) / len(names), names[i]) for i in drawing.ticks(names)]
+                 for names in (panel.grid.columns, panel.grid.rows))
+  x = _ticks(axes, "x")
+  return x[::-(-len(x) // _MOST_TICKS)], _ticks(axes, "y")
 
 
 def _ticks(axes: Axes, which: str) -> list[tuple[float, str]]:

@@ -16,7 +16,7 @@ STYLES = {
     "sm": ("#4D4D4D", "o"), "ens": ("#0072B2", "s"), "umix": ("#56B4E9", "D"), "gens": ("#E69F00", "^"),
     "gmoe": ("#009E73", "v"), "moe": ("#8C6D00", "P"), "ff": ("#D55E00", "X"), "bagging": ("#CC79A7", "<"),
     "boosting": ("#7A3E9D", ">"), "hmoe": ("#7F3B08", "*"), "expert": ("#B8336A", "h"), "anytime": ("#C8102E", "p"),
-    "anytime,v1": ("#A5677A", "1"),
+    "anytime,v1": ("#A5677A", "1"), "anytime,tracking": ("#5848D9", "2"), "dual": ("#007C91", "3"),
     "retrain": ("#3C6E71", "d"), "warm": ("#5B7F1E", "H"), "shrink_perturb": ("#34518C", "8"),
 }
 # The learners of task streams, which share no figure with the others.

@@ -11,6 +11,7 @@ UNTRAINED = "untrained_error"  # e_0, in the first line
 DRIFT_BEFORE, DRIFT_AFTER = "drift_before", "drift_after"  # in the line of a drift alarm
 DEVIATION = "prequential_deviation"  # of the losses of windows of text, if drift is watched
 RENORMALIZED = "renormalized"  # columns or channels that got new normalisation constants
+WEIGHTS, SPAN = "memory_weights", "memory_span"  # what a training replayed, and the mega-batches of a weight
 ACCURACIES = "accuracies"  # R[t, 1..t], in the line of task t of a stream of tasks
 
 

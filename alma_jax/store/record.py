@@ -18,7 +18,7 @@ from alma_jax.errors import BadInput
 from alma_jax.messages import brief
 from alma_jax.problems import measures
 from alma_jax.store import metrics, run_files
-from alma_jax.store.metrics import ACCURACIES, DRIFT_AFTER, DRIFT_BEFORE, Entry, Measure
+from alma_jax.store.metrics import ACCURACIES, DRIFT_AFTER, DRIFT_BEFORE, SPAN, WEIGHTS, Entry, Measure
 
 SUMMARY, GRAPH = "summary.json", "graph.json"
 DATA, TOTAL, LABEL = "data_fingerprint", "stream.num_megabatches", "log.label"
@@ -252,6 +252,20 @@ class Record:
                         "from 0 to 1")
       accuracies[t, :t + 1] = row
     return accuracies
+
+  @functools.cached_property
+  def replayed(self) -> list[list[float]]:
+    """For each line, the weights from 0 to 1 of the old mega-batches 1, 2, ... in its training; [] if it has none."""
+    rows, old = list[list[float]](), 0
+    for line in self.lines:
+      weights, span = line.get(WEIGHTS, []), line.get(SPAN, 1)
+      if not (isinstance(weights, list) and all(_is_number(each) and 0 <= each <= 1 for each in weights)
+              and type(span) is int and 1 <= span <= line["t"]):
+        raise self._bad(run_files.METRICS, f"has a line whose {WEIGHTS} are not numbers from 0 to 1 for {SPAN} "
+                        "mega-batches each")
+      rows.append(np.repeat(weights, span)[:old].tolist())
+      old = line["t"] if line.get("updated") else old
+    return rows
 
   @functools.cached_property
   def graph(self) -> Graph:
