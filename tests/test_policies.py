@@ -1,6 +1,7 @@
 """`stream.memory_policy`: which old mega-batches a memory keeps, and which of them a second network contradicts."""
 import json
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -119,3 +120,16 @@ def test_spans_are_few(tmp_path, monkeypatch):
   last = changed_run(tmp_path)[-1]
   assert last["memory_span"] == 4
   assert len(last["memory_weights"]) == 2
+
+
+def test_few_new_examples_suffice(tmp_path, monkeypatch):
+  monkeypatch.setitem(globals(), "SIZE", 40)  # of which 5 test the fast network
+  lines = changed_run(tmp_path)
+  assert max(lines[-1]["memory_weights"][:4]) < 0.1
+
+
+def test_judging_compiles_no_program_for_each_stage(tmp_path, monkeypatch, caplog):
+  monkeypatch.setitem(globals(), "SIZE", 70)  # shapes that no other test has compiled
+  with jax.log_compiles():
+    changed_run(tmp_path, train__steps=20)
+  assert sum("Finished XLA compilation of jit(gather)" in message for message in caplog.messages) < 3

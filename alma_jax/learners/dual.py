@@ -173,11 +173,12 @@ class Dual(stacked.Stacked):
     own = np.repeat([-1, *spans], [len(held), *map(len, drawn)])
     looks, wrong = self._looked(state, data, which)
     reach, kept = int(np.ceil((LEAST / num - 1) / 2)) if num < LEAST else 0, np.ones(len(spans))
-    new_wrong, new_looks = wrong[own < 0], looks[own < 0][:MOST]
+    new_wrong, new_looks = wrong[own < 0], looks[own < 0]
     for i in spans:
       near = rng.permutation(np.flatnonzero((own >= 0) & (np.abs(own - i) <= reach)))
       if len(near):
-        kept[i] = 1 - contradicts(wrong[near], new_wrong) * alike(looks[near[:MOST]], new_looks)
+        num = min(len(near), len(new_looks), MOST)  # as many of each, or neighbours from one set are no surprise
+        kept[i] = 1 - contradicts(wrong[near], new_wrong) * alike(looks[near[:num]], new_looks[:num])
     return kept, len(which)
 
   def _looked(self, state: LearnerState, data: loop.StageData, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -191,7 +192,7 @@ class Dual(stacked.Stacked):
     pool, index = self._problem.load(data.pool, which)
     pool = pool if pool is data.pool else sharding.put(pool, self.mesh)
     found = prediction.in_batches(look, self._problem, self.mesh, pool, index)
-    labels = np.asarray(pool.y[jnp.asarray(index)])
+    labels = np.asarray(pool.y)[index]  # on the host: their number differs from stage to stage
     return np.asarray(found["small"]), np.asarray(found["sum"].argmax(-1) != labels)
 
   def _with(self, variables: Variables, which: int, one: Variables) -> Variables:
