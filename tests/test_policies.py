@@ -80,9 +80,9 @@ def changed_run(folder, learner="dual", policy="agreement", switch=lambda t: t >
     np.savez(inbox / "stream" / f"{t}.npz", x=x[SIZE * t:SIZE * (t + 1)], y=turned[SIZE * t:SIZE * (t + 1)])
   (inbox / "end").touch()
   options = {"stream__replay_share": "uniform", "stream__memory_policy": policy, "train__steps": 120,
-             "model__width": 16, "stream__num_megabatches": 0, "stream__waiting_time": 1, "dataset__name": f"live:{inbox}",
-             "dataset__settle_seconds": 0.0, "train__batch_size": 16, "train__learning_rate": 0.03,
-             "train__optimizer": "adam", **changes}
+             "model__width": 16, "stream__num_megabatches": 0, "stream__waiting_time": 1,
+             "dataset__name": f"live:{inbox}", "dataset__settle_seconds": 0.0, "train__batch_size": 16,
+             "train__learning_rate": 0.03, "train__optimizer": "adam", **changes}
   alma_jax.run(small_config(learner, **options), folder / "run")
   return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
