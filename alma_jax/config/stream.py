@@ -220,8 +220,8 @@ class Agreement(Policy):
   def check(self, config: Any) -> None:
     super().check(config)
     if not config.learner.judges:
-      raise BadInput("stream.memory_policy='agreement' needs a learner that judges old mega-batches; set "
-                     "learner.name=dual, or another policy.")
+      raise BadInput("stream.memory_policy='agreement' needs a learner that judges old mega-batches, as dual does for "
+                     "images; change learner.name, or set another policy.")
 
 
 POLICIES: Mapping[str, type[Policy]] = {cls.name: cls for cls in (Policy, Window, HalfLife, Agreement)}
