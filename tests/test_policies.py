@@ -133,3 +133,9 @@ def test_judging_compiles_no_program_for_each_stage(tmp_path, monkeypatch, caplo
   with jax.log_compiles():
     changed_run(tmp_path, train__steps=20)
   assert sum("Finished XLA compilation of jit(gather)" in message for message in caplog.messages) < 3
+
+
+def test_short_stages_judge_few_examples(tmp_path):
+  lines = changed_run(tmp_path, train__steps=4, train__batch_size=32)  # a stage has 128 examples, 19 of them judge
+  assert len(lines[-1]["memory_weights"]) == 4
+  assert lines[-1]["growth_macs"] < lines[-1]["fwd_macs"] / 3

@@ -27,7 +27,7 @@ from alma_jax.types import Array, Cost, Variables
 SLOW, FAST = 0, 1
 HELD = 8  # one in HELD new examples tests the fast network
 SPANS = 64  # groups of old mega-batches that are judged, at most
-LEAST, MOST = 24, 32  # examples that decide about a span, taken from its neighbours, too; and of one span
+LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighbours; and the fewest, the most of one
 CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
 ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
 SIDE = 8  # pixels a side of the images that are compared
@@ -66,9 +66,9 @@ class Dual(stacked.Stacked):
 
   The slow network's batches come from the memory in proportion to its examples, but at least `new_share` is new.
 
-  `host` has `weights` [spans], the shares of the old mega-batches that the slow network sees; a span is `span`
-  mega-batches, so that there are at most SPANS. Within a stage it also has `samples`, the examples that the fast
-  network was trained on, and then `passes`, the forward passes that judged old data.
+  `host` has `weights` [spans], the shares of the old mega-batches that the slow network sees. A span is `span`
+  mega-batches, so that there are at most SPANS, and fewer in short stages. Within a stage it also has `samples`, the
+  examples that the fast network was trained on, and then `passes`, the forward passes that judged old data.
   """
   combine = "probabilities"
 
@@ -84,8 +84,8 @@ class Dual(stacked.Stacked):
       return state, GrowthReport()
     host, passes = {**state.host, "passes": 0}, 0
     if self._policy.judged and len(data.memory) and data.num_new > 1:
-      host["span"] = 1
-      while -(-int(data.memory_from.max()) // host["span"]) > SPANS:
+      host["span"], most = 1, np.clip(self.options.judged_share * self._plan(data).samples / FEW, 1, SPANS)
+      while -(-int(data.memory_from.max()) // host["span"]) > most:
         host["span"] *= 2
       host["weights"], passes = self._judged(state, data, (data.memory_from - 1) // host["span"])
     return state._replace(host={**host, "passes": passes}), GrowthReport(passes * self.cost(state).fwd_macs)
@@ -102,7 +102,9 @@ class Dual(stacked.Stacked):
                                data=seen._replace(val=data.val[:data.num_new_val]))
 
   def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
-    return super().training(state, data)
+    made = super().training(state, data)
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), made.variables)
+    return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), variables=one)
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     report, host = trained.report, dict(state.host)
@@ -167,7 +169,7 @@ class Dual(stacked.Stacked):
     spans, (_, held) = np.arange(place.max() + 1), self._fast_data(data)
     rng = keys.rng(data.seed, keys.JUDGED, data.stage, 2)
     passes = self.options.judged_share * self._plan(data).samples - len(held)
-    num = int(np.clip(passes / len(spans), 4, MOST))
+    num = int(np.clip(passes / len(spans), FEW, MOST))
     drawn = [rng.permutation(data.memory[place == i])[:num] for i in spans]
     which = np.concatenate([held, *drawn]).astype(np.int32)
     own = np.repeat([-1, *spans], [len(held), *map(len, drawn)])
