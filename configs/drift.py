@@ -8,6 +8,7 @@ LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, o
 noise, imbalance, shares, recur_inputs, recur_labels, concepts, mix, mix_inputs, or one of
 river's generators, as in anytime,river:Agrawal (docs/changing-streams.md). There are 60
 mega-batches of 400 examples of MNIST, and every learner trains on each of them.
+anytime,uniform,STREAM replays all data, as a reference.
 --config.dataset.name=drift:cifar10 or drift:npz:PATH takes other data.
 """
 from ml_collections import ConfigDict
@@ -17,7 +18,8 @@ from alma_jax import config
 
 def get_config(arg: str = "anytime,relabel") -> ConfigDict:
   learner, _, stream = arg.rpartition(",") if "," in arg else (arg, "", "relabel")
-  c = config.base({"anytime": "anytime,tracking", "anytime,uniform": "anytime"}.get(learner, learner))
+  recipe = {"anytime": "anytime,tracking", "anytime,uniform": "anytime"}.get(learner, learner)
+  c = config.base(recipe)
   if stream.startswith("river:"):
     c.dataset.name = stream
   else:
@@ -26,7 +28,7 @@ def get_config(arg: str = "anytime,relabel") -> ConfigDict:
   c.stream.num_megabatches = 60
   c.stream.schedule = "every"
   c.stream.waiting_time = 1
-  if learner.startswith("anytime"):
-    c.train.budget = 1.6e9 if learner == "anytime" else 8e8  # for each network 8e8
+  if recipe in ("anytime", "anytime,tracking"):
+    c.train.budget = 8e8 if recipe == "anytime" else 1.6e9  # for each network 8e8
     c.train.steps_exponent = 0.0  # the later mega-batches count as much
   return c

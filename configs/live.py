@@ -28,8 +28,8 @@ def get_config(arg: str = "anytime") -> ConfigDict:
   c.stream.num_megabatches = 0
   c.stream.schedule = "every"  # a geometric schedule, that of anytime, would train on fewer and fewer nights
   c.stream.waiting_time = 1
-  if arg in ("anytime", "anytime,uniform"):
-    c.train.budget = 2e10 if arg == "anytime" else 1e10  # a few seconds on two CPU cores; for each network 1e10
+  if recipe in ("anytime", "anytime,tracking"):
+    c.train.budget = 1e10 if recipe == "anytime" else 2e10  # a few seconds on two CPU cores; for each network 1e10
     c.train.steps_exponent = 0.0  # the later nights count as much
   c.log.drift = 0.002
   c.log.predictor = True

@@ -95,7 +95,7 @@ def test_a_member_that_waits_for_a_larger_one_is_averaged_over_all_steps():
   setting = setting_of("hmoe", model__num_experts=2, learner__min_shard=1, learner__average=1.0, train__epochs=3,
                        train__batch_size=16, train__patience=0, stream__num_megabatches=2, stream__waiting_time=1)
   learner, data = setting.learner, Stages(setting)[0]
-  (base, _, _), _ = fit_stage(learner, learner.init(), data)
+  (base, *_), _ = fit_stage(learner, learner.init(), data)
   grown, _ = learner.grow(base, data)
   assert len({-(-size // 16) for size in np.bincount(grown.host["train_shares"])}) == 2  # one has fewer batches
   _, weights, averages = stepped(learner, grown, data)

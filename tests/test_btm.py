@@ -145,7 +145,7 @@ def test_more_domains_than_documents_are_refused_before_any_training(books):
 
 
 def _fit(learner, state, data):
-  (after, report, complete), _ = fit_stage(learner, state, data)
+  (after, report, complete, _), _ = fit_stage(learner, state, data)
   return after, report, complete
 
 

@@ -280,10 +280,10 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
   macs, features = 4 * 4 + (36 + 3) * 4, 4 * 4 + 36 * 4
   assert learner.cost(first).num_params == single
   assert learner.cost(first).predict_macs == learner.cost(first).fwd_macs == macs
-  (base, _, complete), _ = fit_stage(learner, first, data)
+  (base, _, complete, _), _ = fit_stage(learner, first, data)
   assert not complete  # the experts of the stage are not trained yet
   grown, growth = learner.grow(base, data)
-  (state, report, complete), _ = fit_stage(learner, grown, data)
+  (state, report, complete, _), _ = fit_stage(learner, grown, data)
   assert complete
   cost = learner.cost(state)
   assert cost.num_params == 3 * single + single - (4 + 1) * 3  # the base does not need its last layer any more
@@ -341,7 +341,7 @@ def rounds(setting, stage=0, state=None):
   state = learner.init() if state is None else state
   while not complete:
     state, growth = learner.grow(state, data)
-    (state, report, complete), epochs = fit_stage(learner, state, data)
+    (state, report, complete, _), epochs = fit_stage(learner, state, data)
     yield state, growth, report, epochs
 
 

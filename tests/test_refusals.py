@@ -303,7 +303,7 @@ FIELDS = [
 # ---------------------------------------------------------------- alma run: other arguments
 
 COMMAND = [
-    ("digits:foo", "'foo'", "the learners are bagging, boosting, ens"),
+    ("digits:foo", "'foo'", "the learners are bagging, boosting, dual, ens"),
     ("none.py:sm", "none.py", "cifar, digits, "),
     ("mnits:sm", "'mnits'", "the package's configs: cifar, digits, "),
     ("README.md", "README.md", "is not a Python file"),

@@ -28,6 +28,7 @@ class DataSet(Section):
     problems: what the data are for: images, text, tasks.
     form: how users write the name, e.g. "npz:PATH"; the part before the colon is the default of `name`.
     is_complete: whether all examples are there when a run starts, so that several runs can share them.
+    takes_arrays: whether their mega-batches may come from alma_jax.Stream.
     protocol: the protocols.contract.Protocol in which the data reach a learner, or "module:Class" of alma_jax's own.
   """
   name: str = field("", "the data set; `alma list` has the names")
@@ -35,6 +36,7 @@ class DataSet(Section):
   registries: ClassVar[Mapping[str, Registry]] = DATA_SETS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   is_complete: ClassVar[bool] = True
+  takes_arrays: ClassVar[bool] = False
   protocol: ClassVar[Any] = "alma_jax.protocols.offline:Images"
   # For data sets without these fields: TFDS's own folder, and images keep their size.
   data_dir = ""

@@ -218,10 +218,10 @@ class Agreement(Policy):
   judged: ClassVar[bool] = True
 
   def check(self, config: Any) -> None:
-    super().check(config)
     if not config.learner.judges:
       raise BadInput("stream.memory_policy='agreement' needs a learner that judges old mega-batches, as dual does for "
                      "images; change learner.name, or set another policy.")
+    super().check(config)
 
 
 POLICIES: Mapping[str, type[Policy]] = {cls.name: cls for cls in (Policy, Window, HalfLife, Agreement)}

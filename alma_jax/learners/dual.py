@@ -45,6 +45,7 @@ class Options(sections.Options):
   new_share: float = field(0.25, "share of the slow network's batches that is new, at least", above=0, at_most=1)
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  defaults: ClassVar = {"stream.replay_share": "uniform", "stream.memory_policy": "agreement"}
   judges: ClassVar[bool] = True
 
   @property

@@ -320,11 +320,11 @@ class Images(contract.Source):
     """The test examples after mega-batch t, raw, and their labels."""
     return self.dataset.x_test, self.dataset.y_test
 
-  def test_pool(self, mesh: Mesh, t: int) -> Pool:
+  def test_pool(self, mesh: Mesh, t: int = 1) -> Pool:
     """The pool of test examples."""
     return make_pool(*self.test_arrays(t), *self.constants, mesh)
 
-  def score(self, prediction: measures.Prediction, t: int) -> measures.Entry:
+  def score(self, prediction: measures.Prediction, t: int = 1) -> measures.Entry:
     """Error, loss in nats and the chosen metrics of a prediction (classes, probabilities) for the test examples."""
     return scored(self._metrics, prediction, self.test_arrays(t)[1], self.dataset.class_names)
 

@@ -254,10 +254,10 @@ class Source:
     """The test set after mega-batch t: equal for mega-batches that share one."""
     return None
 
-  def test_pool(self, mesh: Mesh, t: int) -> Tree:
+  def test_pool(self, mesh: Mesh, t: int = 1) -> Tree:
     """The pool of test examples after mega-batch t, if there are any."""
 
-  def score(self, prediction: Any, t: int) -> dict[str, Any]:
+  def score(self, prediction: Any, t: int = 1) -> dict[str, Any]:
     """The metric, the loss in nats and the chosen metrics (measures.py) of a prediction for all these examples."""
 
   def tested(self, t: int) -> np.ndarray:

@@ -306,11 +306,11 @@ class Texts(contract.Source):
     del mesh
     return self._pool_on_host, examples
 
-  def test_pool(self, mesh: Mesh, t: int) -> Pool:
+  def test_pool(self, mesh: Mesh, t: int = 1) -> Pool:
     """The test windows."""
     return self._pool("test", mesh)
 
-  def score(self, prediction: np.ndarray, t: int) -> measures.Entry:
+  def score(self, prediction: np.ndarray, t: int = 1) -> measures.Entry:
     """Perplexity, loss in nats per token and the chosen metrics of log-probabilities [N, L] of the test text."""
     windows = self._held_out["test"]
     perplexity, loss = score_windows(prediction, windows.length)

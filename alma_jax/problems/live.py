@@ -117,7 +117,7 @@ class LiveImages(LiveSource, classification.Images):
     return dict(num_classes=num, example_shape=first["example_shape"], dtype=first["dtype"],
                 class_names=[*names, *[""] * (num - len(names))])
 
-  def score(self, prediction: measures.Prediction, t: int) -> measures.Entry:
+  def score(self, prediction: measures.Prediction, t: int = 1) -> measures.Entry:
     """By the classes that the prediction knows."""
     names = self._reader.classes(self.feed.lines)[:prediction[1].shape[-1]]
     return classification.scored(self._metrics, prediction, self._reader.test_labels(names), names)

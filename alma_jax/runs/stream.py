@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 
 from alma_jax import config as configs
-from alma_jax.config.registry import IMAGES
 from alma_jax.config.sections import LIVE
 from alma_jax.data import examples, feed, unpacking
 from alma_jax.data import labels as class_labels
@@ -50,7 +49,7 @@ class Stream:
       BadInput: the config is of another kind; or the folder is in use, holds another run, or its stream has ended.
     """
     given = configs.parse(configs.load_file(*config.partition(":")[::2]) if isinstance(config, str) else config)
-    if given.problem != IMAGES or not given.dataset.name.startswith(LIVE):
+    if not given.dataset.takes_arrays:
       raise BadInput(f"a Stream takes the config of a live stream of images, such as 'configs/live.py:anytime', but "
                      f"this one has problem={given.problem!r} and dataset.name={given.dataset.name!r}.")
     self._path = run_files.local(path)

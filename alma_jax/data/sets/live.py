@@ -21,6 +21,7 @@ _NO_TEST = "a live stream has a test set only if there is one beside its folder 
 @dataclasses.dataclass(frozen=True)
 class Images(sections.Live, sections.Columns):
   """Mega-batches of images that appear in DIR/stream while the run goes on."""
+  takes_arrays: ClassVar[bool] = True
   protocol: ClassVar[Any] = "alma_jax.protocols.live:Images"
 
   image_size: int = field(
