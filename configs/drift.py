@@ -3,13 +3,14 @@
     python -m alma_jax.main --config=configs/drift.py:anytime,relabel
     python -m alma_jax.main --config=configs/drift.py:sm,rotate --config.dataset.degrees=45
 
-LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, or anytime
-(docs/anytime.md). STREAM is one of stationary, permute, relabel, invert, rotate, classes,
-noise, imbalance, shares, recur_inputs, recur_labels, concepts, mix, mix_inputs, or one of
-river's generators, as in anytime,river:Agrawal (docs/changing-streams.md). There are 60
-mega-batches of 400 examples of MNIST, and every learner trains on each of them.
-anytime,uniform,STREAM replays all data, as a reference.
---config.dataset.name=drift:cifar10 or drift:npz:PATH takes other data.
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, or anytime,
+which follows changes (docs/changing-streams.md). anytime,uniform,STREAM is one network that
+replays all data, for comparison. STREAM is one of stationary, permute, relabel, invert,
+rotate, classes, noise, imbalance, shares, recur_inputs, recur_labels, concepts, mix,
+mix_inputs, or one of river's generators, as in anytime,river:Agrawal.
+
+A stream has 60 mega-batches of 400 examples of MNIST, and every learner trains on each.
+For other data, set --config.dataset.name=drift:cifar10 or drift:npz:PATH.
 """
 from ml_collections import ConfigDict
 

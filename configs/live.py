@@ -7,8 +7,8 @@ anytime (docs/anytime.md). Every entry of DIR/stream/ is a mega-batch: an .npz f
 and y, a folder of images by class, or a Parquet file. DIR/test is the test set (optional),
 DIR/classes.txt names the classes (optional), and the file DIR/end ends the stream
 (docs/live.md). Every learner, anytime too, trains on each mega-batch when it arrives, and
-there is no limit. anytime chooses the network, and leaves out old data that the new ones
-contradict (docs/changing-streams.md); anytime,uniform replays all data. The others train an
+there is no limit. anytime chooses the network, and leaves out old data that contradict the
+new data (docs/changing-streams.md); anytime,uniform replays all data. The others train an
 MLP.
 
 For text, .txt and .jsonl files, LEARNER is one of sm, ens, gens, gmoe, anytime, with a size

@@ -165,7 +165,7 @@ WHEN = "train `every` w mega-batches, at `power` or `geometric` times, or when i
 
 @dataclasses.dataclass(frozen=True)
 class Policy(Section):
-  """Which old mega-batches a memory keeps. This one keeps all of them, whatever their age."""
+  """A memory policy: which old mega-batches are replayed. This one replays all of them, whatever their age."""
   name: str = "uniform"
 
   chooses: ClassVar[bool] = False  # whether it ever leaves out a mega-batch
@@ -187,9 +187,9 @@ class Policy(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Window(Policy):
-  """The newest mega-batches alone."""
+  """Keeps only the newest mega-batches."""
   name: str = "window"
-  window: int = field(8, "mega-batches that are kept: the newest ones, those of the stage among them", at_least=1)
+  window: int = field(8, "number of newest mega-batches to keep, including those of the stage", at_least=1)
 
   chooses: ClassVar[bool] = True
 
@@ -199,7 +199,7 @@ class Window(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class HalfLife(Policy):
-  """Fewer examples of older mega-batches: after each half-life half of them."""
+  """Halves what it keeps of a mega-batch after each half-life."""
   name: str = "half_life"
   half_life: float = field(4.0, "mega-batches after which half of the examples are left", above=0)
 
@@ -211,7 +211,7 @@ class HalfLife(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class Agreement(Policy):
-  """All mega-batches are kept, but a stage draws only from those that do not contradict its new data."""
+  """Keeps all mega-batches, but a stage replays only those that do not contradict its new data."""
   name: str = "agreement"
 
   chooses: ClassVar[bool] = True
@@ -252,9 +252,9 @@ class Stream(AnyStream):
   memory_size: int = field(
       0, "with `stream.replay_share`: most examples to keep of earlier stages, a uniform sample; 0: all", at_least=0)
   memory_policy: Policy = choice(
-      POLICIES, "uniform", "with `stream.replay_share`: keep old mega-batches whatever their age (`uniform`), the "
-      "newest (`window`), fewer examples the older they are (`half_life`), or those that do not contradict the new "
-      "ones (`agreement`)")
+      POLICIES, "uniform", "with `stream.replay_share`: which old mega-batches to replay: all (`uniform`), the newest "
+      "(`window`), fewer examples of older ones (`half_life`), or those that do not contradict the new data "
+      "(`agreement`)")
   schedule: Schedule = choice(SCHEDULES, "every", WHEN)
 
   val_fraction = 0.0  # share of every mega-batch that is held out for validation

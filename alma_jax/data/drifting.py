@@ -1,7 +1,8 @@
-"""Streams whose distribution changes: what each mega-batch of a data set holds, and the test set that goes with it.
+"""Streams whose distribution changes: the examples of each mega-batch, and the test set that goes with them.
 
-A `Drift` describes a stream in two steps. `level` says how far the change has gone at mega-batch t of B; `shares`,
-`changed` and `new` say what a level does to the classes and to the examples. docs/changing-streams.md has an example.
+A `Drift` describes a stream in two steps. `level` says how far the change has gone at mega-batch t of B. `shares` says
+how frequent the classes are at a level; `changed` and `new` say what it does to the examples. docs/changing-streams.md
+has an example.
 """
 import dataclasses
 import math
@@ -21,7 +22,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # x [N, ...] and y int32 [N]
 
 
 class Draw(NamedTuple):
-  """What `Drift.changed` needs besides the examples.
+  """What `Drift.changed` gets besides the examples.
 
   Attributes:
     rng: random numbers for these examples.
@@ -42,8 +43,8 @@ class Drift(Section):
   """Base class of streams that change, for `dataset.change`. Override what changes.
 
   Attributes:
-    problems: what the streams are for: images, which may be vectors.
-    test_follows: whether the test set has these class shares; otherwise it has those of the data set.
+    problems: what the stream is for: images, which may be vectors.
+    test_follows: whether `shares` applies to the test set too; otherwise it keeps the class shares of the data set.
   """
   name: str = ""
 
@@ -62,7 +63,7 @@ class Drift(Section):
   def changed(self, x: np.ndarray, y: np.ndarray, level: float, draw: Draw) -> Arrays:
     """The examples at a level, of the same shape and dtype.
 
-    By default, each follows a new concept with probability `level`. At level 2, all follow the second new one.
+    By default, each example follows a new concept with probability `level`. At level 2, all follow the second one.
     """
     is_new = draw.rng.random(len(x)) < level
     if is_new.any():
@@ -71,7 +72,7 @@ class Drift(Section):
     return x, y
 
   def new(self, x: np.ndarray, y: np.ndarray, number: int, draw: Draw) -> Arrays:
-    """The examples under a new concept; `number` counts these from 1."""
+    """The examples under a new concept; `number` counts the new concepts from 1."""
     return x, y
 
 
@@ -108,7 +109,7 @@ class Gradual(Drift):
 
 @dataclasses.dataclass(frozen=True)
 class Phases(Drift):
-  """The level counts from 0 in equal parts of the stream, up to `num_levels` - 1, and then again from 0."""
+  """The level rises by 1 in each equal part of the stream, from 0 to `num_levels` - 1, then starts again from 0."""
   phases: int = field(6, "number of equal parts of the stream", at_least=2)
 
   num_levels: ClassVar[int] = 2
@@ -138,7 +139,7 @@ class Permuted(Drift):
 
 @dataclasses.dataclass(frozen=True)
 class Relabelled(Drift):
-  """Every class gets the label of another one."""
+  """Every class gets the label of another class."""
   labels: str = field(
       "next", "new label of class y: y + 1, and 0 for the last (`next`), or the next in a random cycle of all classes "
       "(`random`)", choices=("next", "random"))
@@ -165,21 +166,21 @@ class Stationary(Drift):
 @register
 @dataclasses.dataclass(frozen=True)
 class Permute(Sudden, Permuted):
-  """The pixels are permuted from one mega-batch on."""
+  """From one mega-batch on, the pixels are permuted."""
   name: str = "permute"
 
 
 @register
 @dataclasses.dataclass(frozen=True)
 class Relabel(Sudden, Relabelled):
-  """Every class is called by the name of another one from one mega-batch on."""
+  """From one mega-batch on, every class has the label of another one."""
   name: str = "relabel"
 
 
 @register
 @dataclasses.dataclass(frozen=True)
 class Invert(Sudden):
-  """The contrast is inverted from one mega-batch on."""
+  """From one mega-batch on, the contrast is inverted."""
   name: str = "invert"
 
   def new(self, x: np.ndarray, y: np.ndarray, number: int, draw: Draw) -> Arrays:
@@ -218,7 +219,7 @@ class Classes(Phases):
 @register
 @dataclasses.dataclass(frozen=True)
 class Noise(Sudden):
-  """Some training labels are drawn at random, from all classes. Test labels stay right."""
+  """Some training labels are drawn at random, from all classes. Test labels stay correct."""
   name: str = "noise"
   change_at: float = 0.0
   strength: float = field(0.2, "share of the labels that are drawn at random", at_least=0, at_most=1)
@@ -246,7 +247,7 @@ class Imbalance(Sudden):
 @register
 @dataclasses.dataclass(frozen=True)
 class Shares(Phases):
-  """In every other phase, the last classes are the frequent ones in place of the first; the test set follows."""
+  """In every other phase, the last classes are frequent instead of the first; the test set follows."""
   name: str = "shares"
   ratio: float = field(10.0, "how many times more frequent the most frequent class is than the rarest", at_least=1)
 
@@ -279,19 +280,19 @@ class Concepts(Phases, Relabelled):
 @register
 @dataclasses.dataclass(frozen=True)
 class Mix(Gradual, Relabelled):
-  """More and more examples have new labels: a slow mixture of two concepts."""
+  """A growing share of the examples has new labels: a gradual change between two concepts."""
   name: str = "mix"
 
 
 @register
 @dataclasses.dataclass(frozen=True)
 class MixInputs(Gradual, Permuted):
-  """More and more examples have permuted pixels."""
+  """A growing share of the examples has permuted pixels."""
   name: str = "mix_inputs"
 
 
 def rotated(x: np.ndarray, degrees: float, fill: Any) -> np.ndarray:
-  """Images [N, H, W, C], turned counter-clockwise around their centre by bilinear interpolation."""
+  """Images [N, H, W, C], turned counter-clockwise around their centre, with bilinear interpolation."""
   height, width = x.shape[1:3]
   row, column = np.mgrid[:height, :width]
   sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
@@ -314,24 +315,24 @@ class Stream:
   """A stream whose distribution changes.
 
   Attributes:
-    dataset: Dataset; its training examples are those of all mega-batches, one after the other, and its test set is
-      that of the last one.
+    dataset: Dataset; its training examples are those of all mega-batches in turn, its test set is that of the last
+      mega-batch.
   """
   dataset: Dataset
 
   def test_at(self, t: int) -> Hashable:
-    """The test set of mega-batch t: equal for mega-batches that share one."""
+    """A key of the test set of mega-batch t: equal for mega-batches that share one."""
     raise NotImplementedError
 
   def test(self, t: int) -> Arrays:
-    """Its examples."""
+    """The test examples of mega-batch t."""
     raise NotImplementedError
 
 
 class Drawn(Stream):
-  """A stream that is drawn from a data set.
+  """A stream drawn from a data set.
 
-  Examples of a class are used in random order, and a second time only when all of them were used once.
+  The examples of a class come in random order, and a second time only when all of them have been used.
   """
 
   def __init__(self, drift: Drift, data: Dataset, num: int, size: int, seed: int, test_size: int = 0):
@@ -342,8 +343,8 @@ class Drawn(Stream):
       data: the data set.
       num: number of mega-batches.
       size: examples of each.
-      seed: decides the mega-batches, the permutations and the random cycles of labels, but not which examples are
-        tested.
+      seed: decides the mega-batches, the permutations and the random cycles of labels, but not the choice of test
+        examples.
       test_size: most test examples; 0: all.
 
     Raises:
@@ -408,7 +409,7 @@ def _by_class(y: np.ndarray, order: np.ndarray) -> dict[int, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Changing(DataSet):
-  """Base class of data sets that change in the course of a run."""
+  """Base class of data sets that change during a run."""
   megabatch_size: int = field(400, "examples of a mega-batch", at_least=2)
 
   protocol: ClassVar[Any] = "alma_jax.protocols.offline:Changing"

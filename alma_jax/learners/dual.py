@@ -1,9 +1,9 @@
-"""dual: a network that replays what still holds, beside one that learns the newest data alone (docs/live.md).
+"""dual: one network replays the old data that still hold, another learns the new data alone (docs/changing-streams.md).
 
-Every stage trains them one after the other: first the *fast* network, on the new data; then the *slow* one, on new and
-old data. With `stream.memory_policy=agreement` the fast network judges the old mega-batches in between. One that looks
-like the new data, but has labels that the fast network does not predict, contradicts them: the slow network does not
-see it, until later data agree with it again.
+Every stage trains the *fast* network on the new data, then the *slow* network on new and old data. In between, with
+`stream.memory_policy=agreement`, the fast network judges the old mega-batches. An old mega-batch contradicts the new
+data if it looks like them, but the fast network gets many more of its labels wrong. The slow network does not see it
+until later data agree with it again.
 """
 import dataclasses
 from typing import Any, ClassVar
@@ -36,13 +36,13 @@ SIDE = 8  # pixels a side of the images that are compared
 @register
 @dataclasses.dataclass(frozen=True)
 class Options(sections.Options):
-  """Two networks for streams that change: one replays what still holds, one learns the newest data alone."""
+  """Two networks for data that change: one replays the old data that still hold, one learns the new data alone."""
   name: str = "dual"
   fast_share: float = field(0.4, "share of a stage's steps that train the fast network", above=0, below=1)
   judged_share: float = field(
       0.15, "with `stream.memory_policy=agreement`, share of a stage's forward passes that judge old data",
       above=0, below=1)
-  new_share: float = field(0.25, "share of the slow network's batches that is new, at least", above=0, at_most=1)
+  new_share: float = field(0.25, "least share of new examples in a batch of the slow network", above=0, at_most=1)
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   defaults: ClassVar = {"stream.replay_share": "uniform", "stream.memory_policy": "agreement"}
@@ -65,11 +65,13 @@ class Options(sections.Options):
 class Dual(stacked.Stacked):
   """`live` has the slow network and the fast one; a prediction is the mean of their probabilities.
 
-  The slow network's batches come from the memory in proportion to its examples, but at least `new_share` is new.
+  The slow network's batches mix new examples and those of the memory in proportion to their numbers, but at least
+  `new_share` is new.
 
-  `host` has `weights` [spans], the shares of the old mega-batches that the slow network sees. A span is `span`
-  mega-batches, so that there are at most SPANS, and fewer in short stages. Within a stage it also has `samples`, the
-  examples that the fast network was trained on, and then `passes`, the forward passes that judged old data.
+  `host` has `weights` [spans], the share of each span of old mega-batches that the slow network sees. A span is `span`
+  mega-batches, chosen so that there are at most SPANS spans, and fewer in short stages. Within a stage, `host` also has
+  `samples`, the number of examples that the fast network was trained on, and then `passes`, the forward passes that
+  judged old data.
   """
   combine = "probabilities"
 

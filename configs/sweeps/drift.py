@@ -1,11 +1,11 @@
-"""Streams that change: `anytime` against fixed memories, each with half of its multiply-adds.
+"""Streams that change: `anytime` against fixed memories, each with half its multiply-adds.
 
     python -m alma_jax.sweep --config=configs/sweeps/drift.py --workdir runs/drift
     python -m alma_jax.report runs/drift --out report
 
-60 mega-batches of 400 images of MNIST in nine streams. `uniform` replays all data, `none`
-nothing; `h4` has a memory with a half-life of 4 mega-batches. drift.py:cifar10 takes
-CIFAR-10 and the streams rotate, relabel and classes.
+There are nine streams of MNIST, with 60 mega-batches of 400 images. `uniform` replays all
+data, `none` replays nothing, and the memory of `h4` has a half-life of 4 mega-batches.
+drift.py:cifar10 takes CIFAR-10 and the streams rotate, relabel and classes.
 """
 from alma_jax.sweeps import Sweep, axis, product
 

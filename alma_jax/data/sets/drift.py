@@ -1,4 +1,4 @@
-"""Streams that change: of any data set of images or vectors, and of river's generators."""
+"""Streams that change: from any data set of images or vectors, or from river's generators."""
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -20,9 +20,9 @@ from alma_jax.errors import BadInput
 @register
 @dataclasses.dataclass(frozen=True)
 class Drift(drifting.Changing, Columns):
-  """A stream that changes, of the data set NAME: drift:mnist, drift:npz:PATH."""
+  """A stream that changes, made from the data set NAME: drift:mnist, drift:npz:PATH."""
   name: str = "drift"
-  change: drifting.Drift = choice(DRIFTS[IMAGES], "stationary", "what changes in the course of the stream")
+  change: drifting.Drift = choice(DRIFTS[IMAGES], "stationary", "what changes over the stream")
   test_size: int = field(0, "most test examples; 0: all", at_least=0)
   data_dir: str = field("", DATA_DIR)
   image_size: int = field(
@@ -76,13 +76,13 @@ _USUAL = 3  # concepts
 @register
 @dataclasses.dataclass(frozen=True)
 class River(drifting.Changing):
-  """A table by one of river's generators, whose concept changes: river:Agrawal, river:SEA, ..."""
+  """A table from one of river's generators, whose concept changes: river:Agrawal, river:SEA, ..."""
   name: str = "river"
   concepts: tuple[int, ...] = field(
       (), "numbers, from 0, of the generator's concepts, each for an equal part of the stream; empty: the first three. "
       "Hyperplane and RandomRBFDrift have none, because they change with every example", at_least=0)
   test_size: int = field(
-      200, "test examples that are drawn with every mega-batch; those of one concept are one test set", at_least=1)
+      200, "test examples drawn with every mega-batch; those of one concept form one test set", at_least=1)
 
   form: ClassVar[str] = "river:GENERATOR"
 
@@ -110,7 +110,7 @@ class River(drifting.Changing):
 
 
 class Generated(drifting.Stream):
-  """The stream of a generator. Its examples come from consecutive ones; which of them are tested is random."""
+  """The stream of a generator. Each mega-batch and its test examples are drawn together, then split at random."""
 
   def __init__(self, section: River, num: int, seed: int):
     self._section, self._num = section, num
