@@ -133,7 +133,7 @@ def test_texts(tmp_path, books, monkeypatch):
   setting, judged = settings.prepare(configs.parse(config)), []
   source = setting.protocol.source
   score = source.score
-  monkeypatch.setattr(source, "score", lambda prediction: judged.append(prediction) or score(prediction))
+  monkeypatch.setattr(source, "score", lambda prediction, t: judged.append(prediction) or score(prediction, t))
   pool = jax.device_get(source.test_pool(learner.mesh))
   tokens, targets = pool.tokens[:, :-1], pool.tokens[:, 1:]
   counts = np.arange(tokens.shape[1])[None] < pool.length[:, None]
