@@ -1,5 +1,6 @@
 """Streams that change: from any data set of images or vectors, or from river's generators."""
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import inspect
@@ -115,12 +116,11 @@ class Generated(drifting.Stream):
   def __init__(self, section: River, num: int, seed: int):
     self._section, self._num = section, num
     self._tests: dict[Hashable, list[drifting.Arrays]] = {}
-    generators: dict[int, Iterator[Any]] = {}
+    generator = functools.cache(lambda concept: _generator(section, concept, seed))
     parts, size = [], section.megabatch_size
     for t in range(1, num + 1):
       concept = 0 if section.path in _SPEEDS else self.test_at(t)
-      rows = [*itertools.islice(generators.setdefault(concept, _generator(section, concept, seed)),
-                                size + section.test_size)]
+      rows = [*itertools.islice(generator(concept), size + section.test_size)]
       x = np.array([[float(value) for value in row.values()] for row, _ in rows], np.float32)
       y = np.array([int(label) for _, label in rows], np.int32)
       order = keys.rng(seed, keys.DRIFT, t).permutation(len(x))
