@@ -173,6 +173,16 @@ def run(setting: settings.Setting, alpha: float, beta: float, places: int) -> di
   return {"CER": sum(errors), "final_error": errors[-1], "cumulative_fwd_macs": spent, "cumulative_params": held}
 
 
+def append(path: pathlib.Path, row: dict[str, Any]) -> None:
+  """Adds a row to a CSV file, which gets a head if it is new."""
+  is_new = not path.exists()
+  with path.open("a", newline="") as file:
+    writer = csv.DictWriter(file, row)
+    if is_new:
+      writer.writeheader()
+    writer.writerow(row)
+
+
 def main() -> None:
   parser = commands.Parser("benchmarks/der.py", __doc__)
   parser.add_argument("--alpha", type=float, default=0.5, help="factor of the squared difference of logits")
@@ -193,13 +203,7 @@ def main() -> None:
          **run(setting, options.alpha, options.beta, options.reservoir)}
   row |= {"wall_seconds": round(time.monotonic() - began, 1), "command": shlex.join(["python", *sys.argv])}
   print(", ".join(f"{name} {value}" for name, value in row.items()))
-  out = pathlib.Path(options.out)
-  is_new = not out.exists()
-  with out.open("a", newline="") as file:
-    writer = csv.DictWriter(file, row)
-    if is_new:
-      writer.writeheader()
-    writer.writerow(row)
+  append(pathlib.Path(options.out), row)
 
 
 if __name__ == "__main__":

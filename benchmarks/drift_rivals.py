@@ -9,12 +9,12 @@ neighbours in the last 8 mega-batches. On tables there are also gradient-boosted
 last 5 and the last 20 mega-batches, and river's adaptive Hoeffding tree and forest. Inputs are divided by the
 deviations of the first mega-batch. Prints a row for each, and appends it to --out.
 """
-import csv
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import der
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import SGDClassifier
@@ -98,7 +98,7 @@ def main() -> None:
   mean = first.mean(0) if is_table else first.mean()
   std = np.where(first.std(0) > 0, first.std(0), 1) if is_table else first.std()
   stream = [((x - mean) / std, y) for x, y in stream]
-  classes, out = np.unique(np.concatenate([y for _, y in stream])), pathlib.Path(options.out)
+  classes = np.unique(np.concatenate([y for _, y in stream]))
   change = getattr(getattr(config.dataset, "change", None), "name", "")
   for name, learn in rivals(classes, is_table, config.seed).items():
     errors: list[float] = []
@@ -110,12 +110,7 @@ def main() -> None:
     row = {"data": config.dataset.name, "stream": change, "seed": config.seed, "learner": name,
            "error": np.mean(errors), "last_10": np.mean(errors[-10:])}
     print(f"{row['data']} {change} {name}: {row['error']:.4f}, last ten {row['last_10']:.4f}", flush=True)
-    is_new = not out.exists()
-    with out.open("a", newline="") as file:
-      writer = csv.DictWriter(file, row)
-      if is_new:
-        writer.writeheader()
-      writer.writerow(row)
+    der.append(pathlib.Path(options.out), row)
 
 
 if __name__ == "__main__":

@@ -247,6 +247,17 @@ def test_identity_leaves_out_what_changes_no_result():
   assert differ == ["train.epochs (100 there, 7 here)"]
 
 
+@pytest.mark.parametrize(("changes", "field"), [
+    ({}, None), ({"memory_policy": "window"}, "stream.memory_policy"), ({"memory_size": 5}, "stream.memory_size")])
+def test_a_run_goes_on_without_the_fields_that_it_lacks_at_their_defaults_only(changes, field):
+  tree = configs.base("anytime,v1")
+  stored = configs.to_dict(configs.parse(tree))
+  del stored["stream"]["memory_policy"], stored["stream"]["memory_size"]
+  tree.stream.update(changes)
+  differ = configs.differences(stored, configs.parse(tree))
+  assert [each.split()[0] for each in differ if each.split()[0] != "stream.window"] == ([field] if field else [])
+
+
 # ---------------------------------------------------------------- the command line
 
 

@@ -429,6 +429,15 @@ def test_the_default_name_of_a_run_folder_is_never_too_long():
   shortened = [configs.default_workdir(configs.parse(small_config(dataset__name="npz:" + "x" * num + ".npz")))
                for num in (300, 301)]
   assert [len(folder.removeprefix("runs/")) for folder in shortened] == 2 * [100 + len("-sm-12345678")]
+  assert len({*shortened}) == 2
+
+
+def test_configs_that_differ_have_run_folders_of_their_own():
+  names = {"model__name": "vgg", "train__optimizer": "adam", "stream__schedule": "geometric", "learner__average": 0.5,
+           "stream__memory_policy": "window", "dataset__name": "npz:b/c.npz"}
+  configs_ = [small_config(**{"stream__replay_share": 0.5, "dataset__name": "npz:b_c.npz"} | {name: value})
+              for name, value in [("seed", 0), *names.items()]]
+  assert len({configs.default_workdir(configs.parse(config)) for config in configs_}) == len(configs_)
 
 
 def test_what_takes_long_is_named(capfd, monkeypatch):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from alma_jax.config.layout import Tree, defaults, flatten, to_dict
+from alma_jax.config.layout import Tree, fields_of, flatten, to_dict
 from alma_jax.config.schema import RunConfig
 from alma_jax.config.sections import LIVE
 from alma_jax.files import MOST_OF_NAME
@@ -79,8 +79,8 @@ def digest(config: RunConfig | Tree) -> str:
 
 
 def _defaults(flat: Tree) -> Tree:
-  """The defaults of the fields of an identity, as JSON holds them."""
-  plain: Tree = json.loads(json.dumps({name: value for name, value in defaults(flat).items() if name in flat}))
+  """The declared defaults of the fields of an identity, names that bring fields among them, as JSON holds them."""
+  plain: Tree = json.loads(json.dumps({name: each.default for name, each in fields_of(flat).items() if name in flat}))
   return plain
 
 
