@@ -203,7 +203,7 @@ def test_a_leaf_without_place_or_source_is_an_error(tmp_path):
        "w is float32[200, 300] in its checkpoint and float32[300, 200] here")):
     with pytest.raises(BadInput) as caught:
       opened.tree("live", shapes)
-    assert str(caught.value) == (f"another version of alma_jax has saved the run in {tmp_path}, because {difference}; "
+    assert str(caught.value) == (f"the run in {tmp_path} was saved by another version of alma_jax: {difference}; "
                                  "use that version, or run it again with --overwrite.")
 
 

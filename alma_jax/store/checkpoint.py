@@ -246,8 +246,8 @@ class Opened:
     differ = [f"{name} is {then.get(name, 'missing')} in its checkpoint and {now.get(name, 'missing')} here"
               for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
     if differ:
-      raise BadInput(f"another version of alma_jax has saved the run in {run_files.shown(self._run)}, because "
-                     f"{differ[0]}; use that version, or run it again with --overwrite.")
+      raise BadInput(f"the run in {run_files.shown(self._run)} was saved by another version of alma_jax: {differ[0]}; "
+                     "use that version, or run it again with --overwrite.")
     return jax.tree.unflatten(structure, [leaves[name] for name in named])
 
 
