@@ -102,6 +102,13 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
   assert made[0].workdir == tmp_path / made[0].name
 
 
+def test_a_learner_that_all_points_share(tmp_path):
+  (job,) = jobs.make(small_sweep({"seed": 3}, learner="sm"), tmp_path)
+  assert job.config.learner.name == "sm" and job.name == "seed3"
+  with pytest.raises(BadInput, match="the axis 'learner' needs names of learners, not 3"):
+    jobs.make(small_sweep({"seed": 3}, learner=3), tmp_path)
+
+
 def test_other_seeds_than_those_of_the_file(tmp_path):
   """Each kind of run once for each of the seeds, with the names that the file gives its own seeds."""
   points = product(axis("seed", [0, 1]), [*product(axis("learner", ["sm"]), axis("width", [4, 8])), {"learner": "ens"}])

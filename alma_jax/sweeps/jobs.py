@@ -112,8 +112,9 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
     raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; name the learners "
                    "in an axis 'learner'.")
   for point in sweep.points:
-    learner = point.get("learner")
-    if "learner" in point and (not isinstance(learner, str) or not learner):
+    named = {**sweep.fixed, **point}
+    learner = named.get("learner")
+    if "learner" in named and (not isinstance(learner, str) or not learner):
       raise BadInput(f"the axis 'learner' needs names of learners, not {learner!r}.")
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
     tree = template(learner)
