@@ -70,14 +70,13 @@ FRONTIER = {("digits, 20", "1.1e8"): "digits", ("MNIST, 500", "9.8e6"): "m9", ("
             ("CIFAR-10, 20", "2.9e9"): "c10", ("CIFAR-10, 20", "2.9e10"): "c11"}
 FIRST = {"m10": ("runs.csv", "anytime"), "c11": ("cifar.csv", f"{_SMALL}anytime-steps1000")}
 # Rivals at the same multiply-adds: the kinds of runs in rivals.csv are these, after "budget{B}-".
-_STEADY = "steps_exponent0.0-"
 _OURS = {
     "**`anytime`**": "anytime",
-    "experience replay, 5,000 examples": f"labeler-anytime-{_STEADY}scheduleevery-waiting_time1-replay_share0.5-"
+    "experience replay, 5,000 examples": "labeler-anytime-scheduleevery-waiting_time1-replay_share0.5-"
                                          "memory_size5000",
     "DER++, 5,000 examples": "der",
-    "`warm`": f"labelwarm_compact-anytime-{_STEADY}replay_share0.0-replay1.0",
-    "`retrain`": f"labelretrain_compact-anytime-{_STEADY}replay_share0.0-replay1.0-init_from_scratchtrue"}
+    "`warm`": "labelwarm_compact-anytime-replay_share0.0-replay1.0",
+    "`retrain`": "labelretrain_compact-anytime-replay_share0.0-replay1.0-init_from_scratchtrue"}
 _PAPER = ("sm", "ens", "gens", "warm", "retrain")
 MNIST_RIVALS = {**_OURS, "`anytime,v1`": "anytime_v1",
                 **{f"`{name}`, network of the paper": name for name in _PAPER}}

@@ -31,5 +31,4 @@ def get_config(arg: str = "anytime,relabel") -> ConfigDict:
   c.stream.waiting_time = 1
   if recipe in ("anytime", "anytime,tracking"):
     c.train.budget = 8e8 if recipe == "anytime" else 1.6e9  # for each network 8e8
-    c.train.steps_exponent = 0.0  # the later mega-batches count as much
   return c

@@ -54,13 +54,13 @@ _ANYTIME: Mapping[str, Any] = {
 _V2: Mapping[str, Any] = {
     **_ANYTIME, "stream.factor": 1.3, "stream.train_at_end": True, "model.name": "auto", "model.width": 0,
     "train.optimizer": "muon", "train.learning_rate": 0.05, "train.budget": 1.1e8, "train.batch_size": 0,
-    "train.steps_exponent": 0.25, "learner.average": 0.5,
+    "learner.average": 0.5,
     "stream.val_fraction": 0.02}  # little, because it selects nothing
 _OF_IMAGES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One small network that replays all data, within a budget of multiply-adds.", _V2),
     "anytime,tracking": Recipe("dual", "Two such networks for data that change: one replays what still holds, one "
                                        "learns the newest data.",
-                               {**_V2, "stream.memory_policy": "agreement", "train.steps_exponent": 0.0}),
+                               {**_V2, "stream.memory_policy": "agreement"}),
     f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers, and equal "
                                   "steps in every stage.", {
         **_ANYTIME, "train.decay": 0.5, "train.steps": 80, "train.weight_decay": 1e-3,

@@ -13,12 +13,12 @@ from alma_jax.sweeps import Sweep, axis, product
 VGG, ADAM = {"model.name": "vgg", "model.width": 8}, {"optimizer": "adam", "train.learning_rate": 2e-3}
 LAST = {"average": 0.0, "decay": 0.5}
 STILL = {"shift": 0, "flip": False}
-OFF = [{}, VGG, ADAM, LAST, STILL, {"steps_exponent": 0.0}, {"factor": 1.15}, {"label_smoothing": 0.0},
-       {"val_fraction": 0.1}, {"batch_size": 128}]
+OFF = [{}, VGG, ADAM, LAST, STILL, {"replay_share": 0.0}, {"factor": 1.15}, {"schedule": "every", "waiting_time": 1},
+       {"label_smoothing": 0.0}, {"val_fraction": 0.1}, {"batch_size": 128}, {"steps_exponent": 0.25}]
 FIRST = {"learner": "anytime,v1", "model.width": 8, "train.steps": 0}
 ALONE = [{}, {"model.name": "compact", "model.width": 0}, {"optimizer": "muon", "train.learning_rate": 0.05},
          {"average": 0.5, "decay": 0.0}, {"augment": False, "shift": 2, "flip": True},
-         {"steps_exponent": 0.25, "factor": 1.3}, {"label_smoothing": 0.1}]
+         {"factor": 1.3, "train_at_end": True}, {"label_smoothing": 0.1}]
 
 
 def get_sweep():

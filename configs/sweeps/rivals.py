@@ -16,14 +16,14 @@ batch from a memory of 5,000 examples. benchmarks/der.py runs DER++.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
-STEADY = {"learner": "anytime", "steps_exponent": 0.0}  # the same number of steps in every stage
 ALL_DATA = {"replay_share": 0.0, "stream.replay": 1.0}
 PAPER = axis("learner", ["sm", "ens", "gens", "retrain", "warm"])
 OURS = [
     {"learner": "anytime"},
-    {"log.label": "retrain,compact", **STEADY, **ALL_DATA, "init_from_scratch": True},
-    {"log.label": "warm,compact", **STEADY, **ALL_DATA},
-    {"log.label": "er", **STEADY, "schedule": "every", "waiting_time": 1, "replay_share": 0.5, "memory_size": 5000},
+    {"log.label": "retrain,compact", "learner": "anytime", **ALL_DATA, "init_from_scratch": True},
+    {"log.label": "warm,compact", "learner": "anytime", **ALL_DATA},
+    {"log.label": "er", "learner": "anytime", "schedule": "every", "waiting_time": 1, "replay_share": 0.5,
+     "memory_size": 5000},
 ]
 
 
