@@ -317,6 +317,18 @@ def test_words_and_numbers_in_one_field(tmp_path):
   assert sorted(values, key=studies.order)[:5] == [0.5, 3, "12", "every", "uniform"]
 
 
+def test_memory_policies_have_a_column(tmp_path):
+  kinds = [{"memory_policy": "uniform"}, {"memory_policy": "window", "window": 2},
+           *({"memory_policy": "half_life", "half_life": half} for half in (2.0, 4.0))]
+  for i, kind in enumerate(kinds):
+    write_run(tmp_path / str(i), [0.5, 0.4], stream__replay_share="uniform",
+              **{f"stream__{field}": value for field, value in kind.items()})
+  head, _, *rows = tables.overview(study_of(tmp_path)).splitlines()
+  assert head.startswith("| learner | policy | half_life |")
+  assert sorted(row.split("|")[2:4] for row in rows) == [
+      [" half_life ", " 2 "], [" half_life ", " 4 "], [" uniform ", "  "], [" window ", "  "]]
+
+
 @pytest.mark.parametrize(("text", "sentence"), [
     ("x=1", "no run has the field 'x'"), ("augment", "should name different fields and the values"),
     ("width=32", "no learner has finished runs with width all on, and others"),

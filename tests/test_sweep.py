@@ -104,7 +104,7 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
 
 def test_a_learner_that_all_points_share(tmp_path):
   (job,) = jobs.make(small_sweep({"seed": 3}, learner="sm"), tmp_path)
-  assert job.config.learner.name == "sm" and job.name == "seed3"
+  assert (job.config.learner.name, job.name) == ("sm", "seed3")
   with pytest.raises(BadInput, match="the axis 'learner' needs names of learners, not 3"):
     jobs.make(small_sweep({"seed": 3}, learner=3), tmp_path)
 

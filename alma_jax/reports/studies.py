@@ -16,10 +16,10 @@ from alma_jax.reports.read import DATA, LEARNER, REPLAY, SEED, Scoring, TaskRun
 
 # Short names of the fields that studies vary, in the order in which tables show them.
 SHORT = {"model.name": "network", "model.width": "width", "model.num_experts": "experts",
-         "stream.schedule": "schedule", "train.optimizer": "optimizer", "learner.search": "search",
-         "stream.waiting_time": "w", "stream.replay": "replay", "stream.replay_share": "share",
-         "stream.memory_size": "memory", "stream.price": "price", "learner.average": "average",
-         "learner.num_members": "members", "train.steps_multiplier": "step multiple"}
+         "stream.schedule": "schedule", "stream.memory_policy": "policy", "train.optimizer": "optimizer",
+         "learner.search": "search", "stream.waiting_time": "w", "stream.replay": "replay",
+         "stream.replay_share": "share", "stream.memory_size": "memory", "stream.price": "price",
+         "learner.average": "average", "learner.num_members": "members", "train.steps_multiplier": "step multiple"}
 _FIELDS = (SEED, "precision", "deterministic", DATA)  # fields of a config without a dot in their name
 _ALWAYS = ("model.width", "stream.waiting_time", "stream.replay")  # factors if they vary at all
 
