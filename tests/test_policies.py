@@ -62,6 +62,18 @@ def test_inputs_are_alike_if_neighbours_come_from_both_sets():
   assert dual.alike(first, second + 20) < 0.01
 
 
+@pytest.mark.parametrize("reach", [0, 1, 3])
+def test_neighbours_that_decide_are_on_one_side_of_a_change(reach):
+  own = np.repeat([-1, *range(12)], [20, *[3] * 12])
+  wrong = (own >= 0) & (own < 5)
+  for i in range(12):
+    near = dual.window(wrong, own, i, reach)
+    assert i in own[near]
+    assert len(near) == 3 * (2 * reach + 1)
+    assert set(wrong[near]) == {i < 5} or reach == 3  # 7 spans: only those from 5 on are on one side
+  assert len(dual.window(wrong, own, 11, 20)) == 36  # all old examples
+
+
 def test_small_images_are_means_of_blocks():
   x = np.arange(2 * 20 * 20, dtype=np.float32).reshape(2, 20, 20, 1)
   found = np.asarray(dual.small(x))

@@ -42,7 +42,7 @@ class Options(sections.Options):
   judged_share: float = field(
       0.15, "with `stream.memory_policy=agreement`, share of a stage's forward passes that judge old data",
       above=0, below=1)
-  new_share: float = field(0.25, "least share of new examples in a batch of the slow network", above=0, at_most=1)
+  new_share: float = field(0.4, "least share of new examples in a batch of the slow network", above=0, at_most=1)
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   defaults: ClassVar = {"stream.replay_share": "uniform", "stream.memory_policy": "agreement"}
@@ -180,7 +180,7 @@ class Dual(stacked.Stacked):
     reach, kept = int(np.ceil((LEAST / num - 1) / 2)) if num < LEAST else 0, np.ones(len(spans))
     new_wrong, new_looks = wrong[own < 0], looks[own < 0]
     for i in spans:
-      near = rng.permutation(np.flatnonzero((own >= 0) & (np.abs(own - i) <= reach)))
+      near = rng.permutation(window(wrong, own, i, reach))
       if len(near):
         num = min(len(near), len(new_looks), MOST)  # as many of each, or neighbours from one set are no surprise
         kept[i] = 1 - contradicts(wrong[near], new_wrong) * alike(looks[near[:num]], new_looks[:num])
@@ -206,6 +206,23 @@ class Dual(stacked.Stacked):
       return np.concatenate([all_[:which], new, all_[which + 1:]])
 
     return sharding.put(jax.tree.map(put, *sharding.fetch((variables, one))), self.mesh)
+
+
+def window(wrong: np.ndarray, own: np.ndarray, i: int, reach: int) -> np.ndarray:
+  """The examples that decide about span i: its own and those of 2 `reach` neighbours, as indices, int [n].
+
+  Of the neighbours before it, on both sides, and behind it, those whose errors vary least; so that a change next to it
+  does not mix true and outdated labels.
+
+  Args:
+    wrong: bool [N], whether the fast network errs.
+    own: int [N], the span of each example; less than 0: new ones.
+    i: of a span.
+    reach: half the number of neighbours.
+  """
+  starts = np.clip((i - reach, i - 2 * reach, i), 0, max(own.max() - 2 * reach, 0))
+  windows = [np.flatnonzero((own >= start) & (own <= start + 2 * reach)) for start in starts]
+  return min(windows, key=lambda each: wrong[each].std() if len(each) else np.inf)
 
 
 def contradicts(old: np.ndarray, new: np.ndarray) -> float:
