@@ -30,7 +30,7 @@ FIXED = {UNIFORM: "all", "none": "none", **{f"h{half}": f"half-life {half}" for 
 ERRORS, RIVALS, STREAM = "errors.csv", "rivals.csv", "stream.csv"
 KEY = ["data", "stream", "learner", "seed"]
 _LAST = 10  # mega-batches
-_DIGITS = 3
+_DIGITS = 4
 
 
 def main() -> None:

@@ -29,7 +29,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                    allow_abbrev=False)
   parser.add_argument("--config", default="configs/digits.py")
-  names = ["anytime", *(name for name in LEARNERS["images"] if name != "expert")]  # a part of `alma apart`
+  # Without a part of `alma apart`, and the two networks for streams that change.
+  names = ["anytime", *(name for name in LEARNERS["images"] if name not in ("expert", "dual"))]
   parser.add_argument("--learners", nargs="+", default=names, choices=names)
   parser.add_argument("--workdir", help="folder of the run folders; default: a temporary one")
   args, flags = parser.parse_known_args()
