@@ -1,6 +1,7 @@
 """The prequential errors of a learner that starts again at every alarm, on a stream that changes.
 
-    python benchmarks/drift_reset.py --config=configs/drift.py:anytime,uniform,relabel --config.seed=10 --out=rivals.csv
+    python benchmarks/drift_reset.py --config=configs/drift.py:anytime,uniform,relabel --config.train.budget=1.6e9 \\
+        --config.seed=10 --out=rivals.csv
 
 It is `live:anytime,uniform`, the single network that replays all data, with the budget of the config, and sees the same
 mega-batches. When the detector of `log.drift` reports that the prequential error has risen, a new stream begins with
@@ -26,7 +27,8 @@ def main() -> None:
   options, flags = parser.parse_known_args()
   _, config = command._parse(flags)
   live = configs.parse(configs.overridden(configs.load_file("live", "anytime,uniform"), {
-      "seed": str(config.seed), "train.budget": str(config.train.budget)}))
+      "seed": str(config.seed), "train.budget": str(config.train.budget),
+      "stream.num_megabatches": str(config.stream.num_megabatches)}))  # for which the budget is planned
   entries = [(arrays["x"], arrays["y"]) for name, arrays in protocols.of(config).entries(config)
              if name.startswith("stream/")]
   errors, macs, alarms = list[float](), 0.0, list[int]()
@@ -41,7 +43,8 @@ def main() -> None:
           stream, detector = alma_jax.Stream(live, f"{folder}/{t}"), drift.Detector(live.log.drift)
       macs += stream.update(x, y)["fwd_macs"]
     stream.close()
-  row = {"data": config.dataset.name, "stream": config.dataset.change.name, "seed": config.seed, "learner": "reset",
+  change = getattr(getattr(config.dataset, "change", None), "name", "")
+  row = {"data": config.dataset.name, "stream": change, "seed": config.seed, "learner": "reset",
          "error": np.mean(errors), "last_10": np.mean(errors[-10:])}
   print(f"{row['data']} {row['stream']}: {row['error']:.4f}, last ten {row['last_10']:.4f}, {macs:.3g} multiply-adds, "
         f"alarms at {alarms}", flush=True)

@@ -58,11 +58,13 @@ def gather(folder: pathlib.Path, paths: list[pathlib.Path]) -> None:
     rows.append(kind | {"error": errors.mean(), "last_10": errors[-_LAST:].mean(),
                         "macs": record.summary["cumulative_fwd_macs"]})
     curves += [kind | {"t": t, "error": error} for t, error in found]
+  folder.mkdir(parents=True, exist_ok=True)
   pd.DataFrame(rows).sort_values(KEY).to_csv(folder / ERRORS, index=False, float_format="%.6g")
   table = read(folder)
+  drawn = table[table["learner"] != "reset"]  # whose errors on each mega-batch are not kept
   means = named(pd.DataFrame(curves)).groupby(["data", "stream", "learner", "t"])["error"].mean().reset_index()
   shown = [part for (data, stream), part in means.groupby(["data", "stream"])
-           for part in [part[part["learner"].isin({OURS, UNIFORM, best(table, data, stream)})]]]
+           for part in [part[part["learner"].isin({OURS, UNIFORM, best(drawn, data, stream)})]]]
   pd.concat(shown).to_csv(folder / STREAM, index=False, float_format="%.4g")
 
 
@@ -79,16 +81,16 @@ def named(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def best(table: pd.DataFrame, data: str, stream: str) -> str:
-  """The fixed memory with the lowest mean error on a stream, in hindsight."""
+  """The fixed memory with the lowest mean error on a stream, in hindsight; "" if none was measured."""
   mine = table[(table["data"] == data) & (table["stream"] == stream) & table["learner"].isin(FIXED)]
-  return str(mine.groupby("learner")["error"].mean().idxmin())
+  return str(mine.groupby("learner")["error"].mean().idxmin()) if len(mine) else ""
 
 
 def tables(folder: pathlib.Path) -> list[tuple[str, str]]:
   """(title, Markdown) of the tables of each data set."""
   table, made = read(folder), list[tuple[str, str]]()
   for data, mine in table.groupby("data", sort=False):
-    streams = in_order(mine["stream"])
+    streams = [stream for stream in in_order(mine["stream"]) if best(table, str(data), stream)]
     mine = mine.set_index(["learner", "stream", "seed"]).sort_index()
     means = mine[["error", "last_10"]].groupby(["learner", "stream"]).mean()
     cell = lambda learner, stream, column="error", means=means: (
@@ -128,7 +130,8 @@ def draw(folder: pathlib.Path) -> None:
   for data, mine in curves.groupby("data"):
     panels = []
     for stream in in_order(mine["stream"]):
-      which, part = best(table, str(data), stream), mine[mine["stream"] == stream]
+      part = mine[mine["stream"] == stream]
+      which = best(table[table["learner"] != "reset"], str(data), stream)
       lines = []
       for learner, key in ((UNIFORM, UNIFORM), (which, "best"), (OURS, OURS)):
         if learner != UNIFORM or key == UNIFORM:  # where the best memory keeps all data, there is one line

@@ -20,6 +20,7 @@ cp "$runs/report-tasks/task-modules.png" docs/images/gallery/modules.png
 for study in mnist mnist_authors mnist_replay cifar text anytime; do
   python benchmarks/study_figures.py "docs/results/$study"
 done
+python benchmarks/drift_study.py docs/results/drift
 python benchmarks/task_claims.py docs/results/tasks
 chromium --headless --no-sandbox --hide-scrollbars --window-size=1200,1520 \
   --screenshot=docs/images/gallery/report.png "file://$(realpath "$runs")/tutorial/report/index.html"

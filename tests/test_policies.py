@@ -63,15 +63,33 @@ def test_inputs_are_alike_if_neighbours_come_from_both_sets():
 
 
 @pytest.mark.parametrize("reach", [0, 1, 3])
-def test_neighbours_that_decide_are_on_one_side_of_a_change(reach):
-  own = np.repeat([-1, *range(12)], [20, *[3] * 12])
-  wrong = (own >= 0) & (own < 5)
+@pytest.mark.parametrize("change", [1, 5, 11, 12])
+def test_neighbours_that_decide_are_on_one_side_of_a_change(reach, change):
+  """12 spans of 4 examples, of which those before the change are wrong; there are up to 7 in a window."""
+  own = np.repeat([-1, *range(12)], [20, *[4] * 12])
+  wrong = (own >= 0) & (own < change)
   for i in range(12):
     near = dual.window(wrong, own, i, reach)
     assert i in own[near]
-    assert len(near) == 3 * (2 * reach + 1)
-    assert set(wrong[near]) == {i < 5} or reach == 3  # 7 spans: only those from 5 on are on one side
-  assert len(dual.window(wrong, own, 11, 20)) == 36  # all old examples
+    assert set(wrong[near]) == {i < change}
+    side = change if i < change else 12 - change
+    assert len(near) >= 4 * min(2 * reach + 1, side - (side + 1) % 2)  # an odd number of spans
+
+
+def test_neighbours_with_equal_errors_all_decide():
+  rng = np.random.default_rng(0)
+  own, sizes = np.repeat(range(12), 4), []
+  for rate in (0.05, 0.3, 0.5, 0.95):
+    wrong = rng.random((50, 48)) < rate
+    sizes += [len(dual.window(each, own, i, 3)) for each in wrong for i in range(12)]
+  assert np.mean(np.array(sizes) == 28) > 0.95
+
+
+def test_errors_of_spans_differ_as_a_chi_squared_test_says():
+  own, wrong = np.repeat(range(3), 10), np.zeros(30, bool)
+  assert dual.uneven(wrong, own) == 0
+  wrong[:6], wrong[10:13] = True, True  # rates .6, .3 and 0, together .3
+  assert dual.uneven(wrong, own) == pytest.approx((10 * (0.3**2 + 0.3**2) / 0.21 - 2) / 2)
 
 
 def test_small_images_are_means_of_blocks():

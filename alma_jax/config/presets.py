@@ -61,8 +61,7 @@ _OF_IMAGES: Mapping[str, Recipe] = {
     "anytime,tracking": Recipe("dual", "Two such networks for data that change: one replays what still holds, one "
                                        "learns the newest data.",
                                {**_V2, "stream.memory_policy": "agreement"}),
-    f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers, and equal "
-                                  "steps in every stage.", {
+    f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers.", {
         **_ANYTIME, "train.decay": 0.5, "train.steps": 80, "train.weight_decay": 1e-3,
         "model.width": 98}),  # on the digits no more parameters than `ens` of five networks of width 32
     "retrain": Recipe("sm", "One network that every stage trains from scratch on all data so far.",

@@ -28,6 +28,7 @@ SLOW, FAST = 0, 1
 HELD = 8  # one in HELD new examples tests the fast network
 SPANS = 64  # groups of old mega-batches that are judged, at most
 LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighbours; and the fewest, the most of one
+UNEVEN = 3.0  # deviations by which the errors of a span and its neighbours differ significantly
 CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
 ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
 SIDE = 8  # pixels a side of the images that are compared
@@ -209,20 +210,36 @@ class Dual(stacked.Stacked):
 
 
 def window(wrong: np.ndarray, own: np.ndarray, i: int, reach: int) -> np.ndarray:
-  """The examples that decide about span i: its own and those of 2 `reach` neighbours, as indices, int [n].
+  """The examples that decide about span i, its own and those of neighbours, as indices, int [n].
 
-  Of the neighbours before it, on both sides, and behind it, those whose errors vary least; so that a change next to it
-  does not mix true and outdated labels.
+  These are 2 `reach` neighbours: those before it, on both sides or behind it, whichever differ least. If even these
+  differ significantly, the labels have changed among them, and fewer neighbours decide.
 
   Args:
     wrong: bool [N], whether the fast network errs.
     own: int [N], the span of each example; less than 0: new ones.
-    i: of a span.
-    reach: half the number of neighbours.
+    i: a span.
+    reach: half the most neighbours.
   """
-  starts = np.clip((i - reach, i - 2 * reach, i), 0, max(own.max() - 2 * reach, 0))
-  windows = [np.flatnonzero((own >= start) & (own <= start + 2 * reach)) for start in starts]
-  return min(windows, key=lambda each: wrong[each].std() if len(each) else np.inf)
+  last = own.max()
+  for half in range(reach, 0, -1):
+    starts = np.clip((i - half, i - 2 * half, i), 0, max(last - 2 * half, 0))
+    near = min((np.flatnonzero((own >= start) & (own <= start + 2 * half)) for start in starts),
+               key=lambda each: uneven(wrong[each], own[each]))
+    if uneven(wrong[near], own[near]) < UNEVEN:
+      return near
+  return np.flatnonzero(own == i)
+
+
+def uneven(wrong: np.ndarray, own: np.ndarray) -> float:
+  """By how many deviations the chi-squared statistic of the spans' error rates is above the mean of equal rates."""
+  if not 0 < wrong.sum() < len(wrong):
+    return 0.0
+  _, place, sizes = np.unique(own, return_inverse=True, return_counts=True)
+  rate, free = wrong.mean(), max(len(sizes) - 1, 1)
+  rates = np.bincount(place, wrong) / sizes
+  statistic = (sizes * (rates - rate) ** 2).sum() / (rate * (1 - rate))
+  return float((statistic - free) / np.sqrt(2 * free))
 
 
 def contradicts(old: np.ndarray, new: np.ndarray) -> float:

@@ -118,8 +118,8 @@ def _verdict(measure: Measure, errors: Shared, first: Record, second: Record) ->
 
 def _times(values: Sequence[float], which: int) -> str:
   """As in "1.5 times the", or "the same"."""
-  ratio = f"{values[which] / values[1 - which]:.3g}"
-  return "the same" if ratio == "1" else f"{ratio} times the"
+  ratio = values[which] / values[1 - which]
+  return "the same" if f"{ratio:.2f}" == "1.00" else f"{ratio:.3g} times the"
 
 
 def _xy(run: Record, key: str) -> list[list[float]]:

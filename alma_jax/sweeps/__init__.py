@@ -38,7 +38,7 @@ class Sweep:
     config: path of a config file.
     points: list of {axis: value}; an axis is `learner` or a field, by its full
       name ("stream.waiting_time") or the end of it ("waiting_time").
-    fixed: {field: value} of all points; the names of the runs do not show it.
+    fixed: {field: value} of all points, also the learner; the names of the runs do not show it.
 
   Raises:
     BadInput: the points are not a list of such dicts, or `fixed` is none.

@@ -5,7 +5,7 @@
         --config.dataset.name=npz:held_out.npz
 
 20 mega-batches of 2,000 images, 5.8e10 multiply-adds, and 10,000 training images as the
-test set. `OFF` changes one part of `anytime` back; `ALONE` adds one part to version 1, on
+test set. `OFF` changes one part of `anytime`; `ALONE` adds one part to version 1, on
 a VGG of width 8 with Adam.
 """
 from alma_jax.sweeps import Sweep, axis, product

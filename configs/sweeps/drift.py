@@ -25,5 +25,5 @@ def get_sweep(data="mnist"):
   for stream in STREAMS[data]:
     points.append({"learner": f"anytime,{stream}"})
     points += [{"learner": f"anytime,uniform,{stream}", **fields} for fields in FIXED]
-  fixed = {"budget": 1.6e9, "test_size": 1000} | ({"dataset.name": f"drift:{data}"} if data != "river" else {})
+  fixed = {"budget": 1.6e9} | ({"dataset.name": f"drift:{data}", "test_size": 1000} if data != "river" else {})
   return Sweep("configs/drift.py", product(axis("seed", [10, 11, 12]), points), fixed)
