@@ -1,7 +1,7 @@
 """The prequential errors of a learner that starts again at every alarm, on a stream that changes.
 
     python benchmarks/drift_reset.py --config=configs/drift.py:anytime,uniform,relabel --config.train.budget=1.6e9 \\
-        --config.seed=10 --out=rivals.csv
+        --config.seed=10 --out=errors.csv
 
 It is `live:anytime,uniform`, the single network that replays all data, with the budget of the config, and sees the same
 mega-batches. When the detector of `log.drift` reports that the prequential error has risen, a new stream begins with
@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 import der
+import drift_study
 import numpy as np
 
 import alma_jax
@@ -23,7 +24,7 @@ from alma_jax.protocols import drift
 
 def main() -> None:
   parser = commands.Parser("benchmarks/drift_reset.py", __doc__)
-  parser.add_argument("--out", default="rivals.csv", help="CSV file that gets further rows")
+  parser.add_argument("--out", default="errors.csv", help="CSV file that gets further rows")
   options, flags = parser.parse_known_args()
   _, config = command._parse(flags)
   live = configs.parse(configs.overridden(configs.load_file("live", "anytime,uniform"), {
@@ -43,11 +44,9 @@ def main() -> None:
           stream, detector = alma_jax.Stream(live, f"{folder}/{t}"), drift.Detector(live.log.drift)
       macs += stream.update(x, y)["fwd_macs"]
     stream.close()
-  change = getattr(getattr(config.dataset, "change", None), "name", "")
-  row = {"data": config.dataset.name, "stream": change, "seed": config.seed, "learner": "reset",
-         "error": np.mean(errors), "last_10": np.mean(errors[-10:])}
-  print(f"{row['data']} {row['stream']}: {row['error']:.4f}, last ten {row['last_10']:.4f}, {macs:.3g} multiply-adds, "
-        f"alarms at {alarms}", flush=True)
+  row = drift_study.row(config, "reset", errors)
+  print(f"{row['data']} {row['stream']}: {np.mean(errors):.4f}, last ten {np.mean(errors[-10:]):.4f}, {macs:.3g} "
+        f"multiply-adds, alarms at {alarms}", flush=True)
   der.append(pathlib.Path(options.out), row)
 
 

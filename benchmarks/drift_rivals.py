@@ -1,7 +1,7 @@
 """The prequential errors of learners of scikit-learn and river on a stream that changes.
 
-    python benchmarks/drift_rivals.py --config=configs/drift.py:anytime,relabel --config.seed=10 --out=rivals.csv
-    python benchmarks/drift_rivals.py --config=configs/drift.py:anytime,river:Agrawal --out=rivals.csv
+    python benchmarks/drift_rivals.py --config=configs/drift.py:anytime,relabel --config.seed=10 --out=errors.csv
+    python benchmarks/drift_rivals.py --config=configs/drift.py:anytime,river:Agrawal --out=errors.csv
 
 They see the mega-batches that `alma run` sees with this config, each before they learn it: a linear classifier and a
 perceptron of two layers of 98 neurons, which take 20 passes over a mega-batch (`partial_fit`), and the 3 nearest
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import der
+import drift_study
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import SGDClassifier
@@ -89,7 +90,7 @@ def rivals(classes: np.ndarray, is_table: bool, seed: int) -> dict[str, Learn]:
 
 def main() -> None:
   parser = commands.Parser("benchmarks/drift_rivals.py", __doc__)
-  parser.add_argument("--out", default="rivals.csv", help="CSV file that gets further rows")
+  parser.add_argument("--out", default="errors.csv", help="CSV file that gets further rows")
   options, flags = parser.parse_known_args()
   _, config = command._parse(flags)
   stream = [(arrays["x"].reshape(len(arrays["x"]), -1).astype(np.float64), arrays["y"])
@@ -99,7 +100,6 @@ def main() -> None:
   std = np.where(first.std(0) > 0, first.std(0), 1) if is_table else first.std()
   stream = [((x - mean) / std, y) for x, y in stream]
   classes = np.unique(np.concatenate([y for _, y in stream]))
-  change = getattr(getattr(config.dataset, "change", None), "name", "")
   for name, learn in rivals(classes, is_table, config.seed).items():
     errors: list[float] = []
     predict: Any = None
@@ -107,9 +107,9 @@ def main() -> None:
       if predict is not None:
         errors.append(float((predict(x) != y).mean()))
       predict = learn((x, y))
-    row = {"data": config.dataset.name, "stream": change, "seed": config.seed, "learner": name,
-           "error": np.mean(errors), "last_10": np.mean(errors[-10:])}
-    print(f"{row['data']} {change} {name}: {row['error']:.4f}, last ten {row['last_10']:.4f}", flush=True)
+    row = drift_study.row(config, name, errors)
+    print(f"{row['data']} {row['stream']} {name}: {np.mean(errors):.4f}, last ten {np.mean(errors[-10:]):.4f}",
+          flush=True)
     der.append(pathlib.Path(options.out), row)
 
 
