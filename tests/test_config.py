@@ -325,6 +325,11 @@ def test_later_stages_may_have_fewer_steps(exponent, grown, steps):
   assert train.plan(100, 0.5, grown).steps == steps
 
 
+def test_the_first_stage_may_have_more_steps():
+  train = configs.parse(small_config(train__steps=80, train__first_steps=2.5)).train
+  assert [train.plan(100, 0.5, grown).steps for grown in (1.0, 1.01, 16)] == [200, 80, 80]
+
+
 def test_flips_come_from_one_field():
   with pytest.raises(BadInput, match="train.augment=True already moves and flips images; set it to False"):
     configs.parse(small_config(train__augment=True, train__flip=True))

@@ -399,3 +399,14 @@ def test_the_tables_of_the_anytime_study_are_those_of_its_runs(monkeypatch):
   for title, table in tables:
     assert len(table.splitlines()) > 2, title
     assert table in pages, title
+
+
+def test_the_tables_of_the_drift_study_are_those_of_its_runs(monkeypatch):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  import drift_study
+
+  folder = ROOT / "docs/results/drift"
+  page, tables = (folder / "README.md").read_text(), drift_study.tables(drift_study.read(folder))
+  assert len(tables) >= 3
+  for title, table in tables:
+    assert table in page, title

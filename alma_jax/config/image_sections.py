@@ -43,15 +43,21 @@ class Epochs(AnyTrain):
   flip: bool = field(False, "flip training images from left to right at random; for images only")
 
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
-  micro_batch, patience, patience_delta, steps_exponent = 0, 0, 0.0, 0.0
+  micro_batch, patience, patience_delta, steps_exponent, first_steps = 0, 0, 0.0, 0.0, 1.0
 
   def plan(self, num: int, share: float = 0.0, grown: float = 1.0) -> Plan:
     if not num:
       return Plan(0, 0, 0, 0, 0)
+    if not self.steps:
+      return self.planned(self.epochs * -(-num // (self.batch_size - memory_part(self.batch_size, share))), num, share)
+    factor = grown ** -self.steps_exponent if grown > 1 else self.first_steps
+    return self.planned(max(1, round(self.steps * factor)), num, share)
+
+  def planned(self, steps: int, num: int, share: float) -> Plan:
+    """Plan of a training of so many steps; see `plan`."""
     old = memory_part(self.batch_size, share)
     new = self.batch_size - old
     per_pass = -(-num // new)
-    steps = max(1, round(self.steps * grown ** -self.steps_exponent)) if self.steps else self.epochs * per_pass
     per_round = min(self.eval_every or per_pass, steps)
     samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
     return Plan(-(-steps // per_round), per_round, steps, samples, per_pass)
@@ -83,6 +89,7 @@ class Train(Epochs):
   steps_exponent: float = field(
       0.0, "e: a stage has `train.steps` / g**e steps, where g is the number of training examples so far over the "
       "number in the first stage", at_least=0, at_most=1)
+  first_steps: float = field(1.0, "steps of the first stage, as a multiple of `train.steps`", above=0)
   decay: float = field(
       0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0, at_most=1)
   weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)

@@ -382,6 +382,10 @@ class AnyTrain(Section):
     """
     raise NotImplementedError
 
+  def planned(self, steps: int, num: int, share: float) -> Plan:
+    """Plan of a training of so many steps; see `plan`."""
+    raise NotImplementedError
+
   def plans(self, sizes: Any) -> list[Plan]:
     """Plans of all stages; `sizes` are a protocol's or a memory's."""
     return [self.plan(int(num), float(share), float(grown))

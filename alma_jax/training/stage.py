@@ -139,10 +139,10 @@ class Training:
   @property
   def plan(self) -> sections.Plan:
     """Length of the training, by the largest number of examples of a member."""
-    train, grown = self.spec.train, self.data.grown
+    train, num = self.spec.train, int(self.train_sizes.max())
     if self.steps:
-      train, grown = dataclasses.replace(train, steps=self.steps), 1.0
-    return train.plan(int(self.train_sizes.max()), self.data.share, grown)
+      return train.planned(self.steps, num, self.data.share)
+    return train.plan(num, self.data.share, self.data.grown)
 
   def _sizes(self, own: Sequence[np.ndarray] | np.ndarray | None, shared: np.ndarray) -> np.ndarray:
     return np.array([len(shared)] * self.spec.num_members if own is None else [len(mine) for mine in own])
