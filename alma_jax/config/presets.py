@@ -60,7 +60,7 @@ _OF_IMAGES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One small network that replays all data, within a budget of multiply-adds.", _V2),
     "anytime,tracking": Recipe("dual", "Two such networks for data that change: one replays what still holds, one "
                                        "learns the newest data.",
-                               {**_V2, "stream.memory_policy": "agreement"}),
+                               {**_V2, "stream.memory_policy": "agreement", "train.first_steps": 3.0}),
     f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers.", {
         **_ANYTIME, "train.decay": 0.5, "train.steps": 80, "train.weight_decay": 1e-3,
         "model.width": 98}),  # on the digits no more parameters than `ens` of five networks of width 32
