@@ -92,7 +92,9 @@ def tables(table: pd.DataFrame) -> list[tuple[str, str]]:
       ours, other = by["error"].loc[OURS, stream], by["error"].loc[which, stream]
       rows.append([f"`{stream}`", spread(ours), spread(other), FIXED[which], f"{(ours / other).dropna().mean():.2f}",
                    cell(UNIFORM, stream), cell(OURS, stream, "last")])
-    fixed = [["", *FIXED.values()], *([f"`{stream}`", *(cell(name, stream) for name in FIXED)] for stream in streams)]
+    known = [name for name in FIXED if name in set(mine["learner"])]
+    fixed = [["", *map(FIXED.__getitem__, known)],
+             *([f"`{stream}`", *(cell(name, stream) for name in known)] for stream in streams)]
     others = [name for name in dict.fromkeys(mine["learner"]) if name not in FIXED]
     others = [[f"`{name}`" if name == OURS else name, *(cell(name, stream) for stream in streams)] for name in others]
     made += [(f"{data}: against the best fixed memory", results.markdown(rows, [])),
