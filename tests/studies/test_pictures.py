@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 # What draws the pictures of a folder, or of a page: commands, and the page with the command of the README's picture.
 TUTORIAL, DRAWINGS = "images/tutorial/", (
     "front.svg", "timeline.svg", "schedules.svg", "learners.svg", "resumed.svg", "devices.svg")
-DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|" \
+DRAW = r"python benchmarks/(pictures|study_figures|drift_study|nights|task_claims)\.py .*(docs|--picture)|" \
        r"alma (board|report|demo|serve)|" \
        r"\(docs/results/anytime/README\.md\)"
 PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
