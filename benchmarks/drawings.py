@@ -130,8 +130,8 @@ def schedules() -> str:
               for t in schedule.ends(100)]
   parts += [text(right(t), 198, str(t), "soft mid") for t in (1, 25, 50, 75, 100)]
   parts.append(text(right(100), 224, "mega-batches", "soft end"))
-  return svg("When three schedules train in a stream of 100 mega-batches: every 10, power, and geometric, that of "
-             "anytime", 800, 234, parts)
+  return svg("When three schedules train in a stream of 100 mega-batches: every 10, power, and geometric, which "
+             "anytime uses", 800, 234, parts)
 
 
 def relabel(runs: pathlib.Path) -> str:

@@ -48,16 +48,14 @@ class Epochs(AnyTrain):
   def plan(self, num: int, share: float = 0.0, grown: float = 1.0) -> Plan:
     if not num:
       return Plan(0, 0, 0, 0, 0)
-    if not self.steps:
-      return self.planned(self.epochs * -(-num // (self.batch_size - memory_part(self.batch_size, share))), num, share)
     factor = grown ** -self.steps_exponent if grown > 1 else self.first_steps
-    return self.planned(max(1, round(self.steps * factor)), num, share)
+    return self.planned(self.steps and max(1, round(self.steps * factor)), num, share)
 
   def planned(self, steps: int, num: int, share: float) -> Plan:
-    """Plan of a training of so many steps; see `plan`."""
     old = memory_part(self.batch_size, share)
     new = self.batch_size - old
     per_pass = -(-num // new)
+    steps = steps or self.epochs * per_pass
     per_round = min(self.eval_every or per_pass, steps)
     samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
     return Plan(-(-steps // per_round), per_round, steps, samples, per_pass)

@@ -383,7 +383,7 @@ class AnyTrain(Section):
     raise NotImplementedError
 
   def planned(self, steps: int, num: int, share: float) -> Plan:
-    """Plan of a training of so many steps; see `plan`."""
+    """As `plan`, but of a training of so many steps; 0: the epochs decide."""
     raise NotImplementedError
 
   def plans(self, sizes: Any) -> list[Plan]:

@@ -69,8 +69,8 @@ def test_the_front_picture_says_what_the_runs_say():
   runs = pd.concat(pd.read_csv(ROOT / f"docs/results/anytime/{name}.csv") for name in ("runs", "frontier"))
   mean = runs.groupby(runs["run"].str.extract(r"seed\d+-(.*)")[0])[["cer", "cumulative_fwd_macs"]].mean()
   error, compute = mean.loc["m10"] / mean.loc["ens"]
-  assert round(1 / error) == 5
-  assert round(1 / compute) == 15
+  assert 0.18 < error <= 0.2
+  assert 1 / compute == pytest.approx(15, abs=0.5)
 
 
 def test_the_first_picture_shows_the_runs_of_today(tmp_path):
