@@ -138,6 +138,39 @@ def test_old_mega_batches_come_back_when_they_are_true_again(tmp_path):
   assert max(back[3:6]) < 0.1
 
 
+def test_a_change_is_noticed_and_both_networks_follow(tmp_path):
+  lines = changed_run(tmp_path)
+  assert [line["t"] for line in lines if line["changed"]] == [5]
+  assert [line["t"] for line in lines if line["slow_from_fast"]] == [5]
+  assert lines[5]["prequential_error"] < 0.1  # one mega-batch after the change
+
+
+def test_the_fast_network_forgets_what_was_before_a_change(tmp_path, monkeypatch):
+  seen, shares = [], []
+  fast_data = dual.Dual._fast_data
+
+  def noted(self, state, data):
+    made = fast_data(self, state, data)
+    seen.append(sorted(set(made.memory_from.tolist())))
+    shares.append(made.share)
+    return made
+
+  monkeypatch.setattr(dual.Dual, "_fast_data", noted)
+  changed_run(tmp_path, learner__recent=2)
+  assert seen[::2] == [[], [1], [1, 2], [2, 3], [], [5], [5, 6], [6, 7]]
+  assert shares[::2] == pytest.approx([0, 0.5, 0.5, 0.5, 0, 0.5, 0.5, 0.5], abs=0.04)  # never more
+
+
+def test_a_network_surpasses_another_where_only_the_other_errs():
+  """By McNemar's test: (b - c) / sqrt(b + c), where b and c count the examples on which just one of them errs."""
+  right, wrong = np.zeros(4, bool), np.ones(4, bool)
+  both = np.ones(90, bool)  # says nothing
+  assert not dual.surpasses(np.r_[both, right], np.r_[both, wrong])  # 4 / 2 = 2
+  assert dual.surpasses(np.r_[both, right, False], np.r_[both, wrong, True])
+  assert not dual.surpasses(np.r_[right, wrong], np.r_[wrong, right])
+  assert not dual.surpasses(np.zeros(0, bool), np.zeros(0, bool))
+
+
 def test_the_two_networks_share_the_steps_of_a_stage(tmp_path):
   lines = changed_run(tmp_path, learner__fast_share=0.25)
   one = changed_run(tmp_path / "one", "sm", "uniform")

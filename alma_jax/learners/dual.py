@@ -1,9 +1,13 @@
-"""dual: one network replays the old data that still hold, another learns the new data alone (docs/changing-streams.md).
+"""dual: one network replays the old data that still hold, another learns the newest data (docs/changing-streams.md).
 
-Every stage trains the *fast* network on the new data, then the *slow* network on new and old data. In between, with
-`stream.memory_policy=agreement`, the fast network judges the old mega-batches. An old mega-batch contradicts the new
-data if it looks like them, but the fast network gets many more of its labels wrong. The slow network does not see it
-until later data agree with it again.
+Every stage trains the *fast* network on the new data and a few mega-batches before them, then the *slow* network on new
+and old data. If the fast network errs much more on the new data than it did on the last, the data have changed, and it
+replays nothing from before. If it is significantly better than the slow network after its training, the slow one goes
+on from its weights.
+
+With `stream.memory_policy=agreement`, the fast network also judges the old mega-batches. An old mega-batch contradicts
+the new data if it looks like them, but the fast network gets many more of its labels wrong. The slow network does not
+see it until later data agree with it again.
 """
 import dataclasses
 from typing import Any, ClassVar
@@ -25,7 +29,9 @@ from alma_jax.training import loop, optimizers
 from alma_jax.types import Array, Cost, Variables
 
 SLOW, FAST = 0, 1
-HELD = 8  # one in HELD new examples tests the fast network
+TESTS = 8  # one in TESTS new examples tests both networks, before the slow one is trained on it
+MOST_RECENT = 0.5  # of a batch of the fast network
+BETTER = 2.0  # deviations by which one network has significantly fewer errors than the other
 SPANS = 64  # groups of old mega-batches that are judged, at most
 LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighbours; and the fewest, the most of one
 UNEVEN = 3.0  # deviations by which the errors of a span and its neighbours differ significantly
@@ -44,6 +50,8 @@ class Options(sections.Options):
       0.15, "with `stream.memory_policy=agreement`, share of a stage's forward passes that judge old data",
       above=0, below=1)
   new_share: float = field(0.4, "least share of new examples in a batch of the slow network", above=0, at_most=1)
+  recent: int = field(
+      4, "old mega-batches, the newest ones, that the fast network replays until the data change", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   defaults: ClassVar = {"stream.replay_share": "uniform", "stream.memory_policy": "agreement"}
@@ -69,10 +77,14 @@ class Dual(stacked.Stacked):
   The slow network's batches mix new examples and those of the memory in proportion to their numbers, but at least
   `new_share` is new.
 
-  `host` has `weights` [spans], the share of each span of old mega-batches that the slow network sees. A span is `span`
-  mega-batches, chosen so that there are at most SPANS spans, and fewer in short stages. Within a stage, `host` also has
-  `samples`, the number of examples that the fast network was trained on, and then `passes`, the forward passes that
-  judged old data.
+  `host` has, from the last stage on:
+  - `wrong`: whether the fast network erred on each test example, bool [h]
+  - `since`: the first mega-batch after the last change, from 1
+  - `origin`: the network whose weights the slow one started from
+  - `weights`: the share of each span of old mega-batches that the slow network sees, [spans]. A span is `span`
+    mega-batches, so that there are at most SPANS spans, and fewer in short stages.
+  Within a stage it also has `passes`, the forward passes of testing and judging so far, and, once the fast network is
+  trained, `samples`, the number of examples it was trained on.
   """
   combine = "probabilities"
 
@@ -84,25 +96,20 @@ class Dual(stacked.Stacked):
     return self.options.num_networks
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
-    if "samples" not in state.host:
-      return state, GrowthReport()
-    host, passes = {**state.host, "passes": 0}, 0
-    if self._policy.judged and len(data.memory) and data.num_new > 1:
-      host["span"], most = 1, np.clip(self.options.judged_share * self._plan(data).samples / FEW, 1, SPANS)
-      while -(-int(data.memory_from.max()) // host["span"]) > most:
-        host["span"] *= 2
-      host["weights"], passes = self._judged(state, data, (data.memory_from - 1) // host["span"])
-    return state._replace(host={**host, "passes": passes}), GrowthReport(passes * self.cost(state).fwd_macs)
+    before, test = state.host.get("passes", 0), self._new(data)[1]
+    change = self._compared if "samples" in state.host else self._noticed
+    host = change(state, data, test) if len(test) else {**state.host, "passes": before}
+    return state._replace(host=host), GrowthReport((host["passes"] - before) * self.cost(state).fwd_macs)
 
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     made, plan = super().training(state, data), self._plan(data)
-    which, steps, seen = FAST, self._fast_steps(plan), self._fast_data(data)[0]
+    origin, steps, seen = FAST, self._fast_steps(plan), self._fast_data(state, data)
     if "samples" in state.host:  # by the fast network, which has been trained
-      which, seen = SLOW, self._slow_data(state, data)
+      origin, seen = state.host.get("origin", SLOW), self._slow_data(state, data)
       left = plan.samples - state.host["samples"] - state.host["passes"]
       steps = max(1, round(left * plan.steps / plan.samples))
     return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), steps=steps,
-                               variables=self.take(made.variables, [which]),
+                               variables=self.take(made.variables, [origin]),
                                data=seen._replace(val=data.val[:data.num_new_val]))
 
   def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
@@ -113,17 +120,19 @@ class Dual(stacked.Stacked):
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     report, host = trained.report, dict(state.host)
     if "samples" not in host:  # the fast network goes on from its average
-      host = {"samples": report.samples}
-      live = self._with(state.live, FAST, trained.variables)
-      return StageResult(state._replace(live=live, host=host, average=None), report, complete=False)
+      host["samples"] = report.samples
+      host.pop("weights", None)  # of the last stage
+      live, average = (each and self._with(each, FAST, trained.variables) for each in (state.live, state.average))
+      return StageResult(state._replace(live=live, host=host, average=average), report, complete=False)
     samples, _ = host.pop("samples"), host.pop("passes")
-    weights = {"memory_weights": np.round(host["weights"], 3).tolist(), "memory_span": host["span"]} if (
-        "weights" in host) else {}
+    notes = {"changed": host.pop("changed", False), "slow_from_fast": host.get("origin") == FAST}
+    if "weights" in host:
+      notes |= {"memory_weights": np.round(host["weights"], 3).tolist(), "memory_span": host["span"]}
     last = trained.variables if trained.last is None else trained.last
     live = self._with(state.live, SLOW, last)
     average = None if trained.last is None else self._with(live, SLOW, trained.variables)
     return StageResult(state._replace(live=live, host=host, average=average),
-                       report._replace(samples=report.samples + samples), notes=weights)
+                       report._replace(samples=report.samples + samples), notes=notes)
 
   def cost(self, state: LearnerState) -> Cost:
     network = self.network(state.spec)
@@ -134,7 +143,8 @@ class Dual(stacked.Stacked):
   def describe(self, state: LearnerState) -> str:
     weights = state.host.get("weights")
     left_out = "" if weights is None else f", {int((weights < 0.5).sum())} of {len(weights)} old parts left out"
-    return f"a slow network and a fast one{left_out}"
+    follows = ", from which the slow one started again" if state.host.get("origin") == FAST else ""
+    return f"a slow network and a fast one{follows}{left_out}"
 
   # --------------------------------------------------------------------- what the two networks see
 
@@ -145,13 +155,20 @@ class Dual(stacked.Stacked):
   def _fast_steps(self, plan: Any) -> int:
     return max(1, round(self.options.fast_share * plan.steps))
 
-  def _fast_data(self, data: loop.StageData) -> tuple[loop.StageData, np.ndarray]:
-    """(the stage without old data and without a part of the new ones, this part: int32 [h])."""
+  def _new(self, data: loop.StageData) -> tuple[np.ndarray, np.ndarray]:
+    """The new examples that train the fast network, and those that test both networks: int32 [n], [h]."""
     order = keys.rng(data.seed, keys.JUDGED, data.stage, 0).permutation(data.train[:data.num_new])
-    num = -(-len(order) // HELD) if len(order) > 1 else 0
-    seen = order[num:]
-    nothing = np.zeros(0, np.int32)
-    return data._replace(train=seen, num_new=len(seen), memory=nothing, memory_from=nothing, share=0.0), order[:num]
+    most = int(self.options.judged_share * self._plan(data).samples / 3)  # there are three tests
+    num = min(-(-len(order) // TESTS), max(1, most)) if len(order) > 1 else 0
+    return order[num:], order[:num]
+
+  def _fast_data(self, state: LearnerState, data: loop.StageData) -> loop.StageData:
+    """The stage without the examples that test, and with the recent part of its memory."""
+    seen, newest = self._new(data)[0], data.memory_from.max(initial=0)
+    recent = data.memory_from >= max(state.host.get("since", 1), newest + 1 - self.options.recent)
+    share = min(recent.sum() / (recent.sum() + len(seen)), MOST_RECENT)
+    return data._replace(train=seen, num_new=len(seen), memory=data.memory[recent],
+                         memory_from=data.memory_from[recent], share=float(share))
 
   def _slow_data(self, state: LearnerState, data: loop.StageData) -> loop.StageData:
     """The stage with the part of its memory that agrees with the new data."""
@@ -165,34 +182,59 @@ class Dual(stacked.Stacked):
     share = data.share * len(memory) / (data.share * len(memory) + (1 - data.share) * len(data.memory))
     return data._replace(memory=memory, memory_from=born, share=min(share, 1 - self.options.new_share))
 
-  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray) -> tuple[np.ndarray, int]:
+  def _noticed(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
+    """`host` before the training of the fast network, which forgets what is before a change."""
+    host = {**state.host, "passes": 0, "changed": False}
+    if "wrong" in host:
+      host["passes"] = len(test)
+      host["changed"] = contradicts(self._looked(state, FAST, data, test)[1], host["wrong"]) > 0.5
+    if host["changed"]:
+      host["since"] = int(data.memory_from.max(initial=0)) + 1
+    return host
+
+  def _compared(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
+    """`host` after it, with what the slow network starts from and sees."""
+    (looks, fast), (_, slow) = (self._looked(state, member, data, test) for member in (FAST, SLOW))
+    origin = FAST if data.stage and surpasses(fast, slow) else SLOW
+    host = {**state.host, "wrong": fast, "origin": origin, "passes": state.host["passes"] + 2 * len(test)}
+    if self._policy.judged and len(data.memory):
+      host["span"], most = 1, np.clip(self.options.judged_share * self._plan(data).samples / FEW, 1, SPANS)
+      while -(-int(data.memory_from.max()) // host["span"]) > most:
+        host["span"] *= 2
+      host["weights"], judged = self._judged(state, data, (data.memory_from - 1) // host["span"], looks, fast)
+      host["passes"] += judged
+    return host
+
+  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray, new_looks: np.ndarray,
+              new_wrong: np.ndarray) -> tuple[np.ndarray, int]:
     """(the share of each span of old mega-batches that agrees with the new data, float64 [S]; the forward passes).
 
-    `place`: int [m], the span of each example of the memory.
+    Args:
+      place: int [m], the span of each example of the memory.
+      new_looks: small copies of new examples, float32 [h, D].
+      new_wrong: bool [h], whether the fast network errs on them.
     """
-    spans, (_, held) = np.arange(place.max() + 1), self._fast_data(data)
-    rng = keys.rng(data.seed, keys.JUDGED, data.stage, 2)
-    passes = self.options.judged_share * self._plan(data).samples - len(held)
+    spans, rng = np.arange(place.max() + 1), keys.rng(data.seed, keys.JUDGED, data.stage, 2)
+    passes = self.options.judged_share * self._plan(data).samples - 3 * len(new_wrong)
     num = int(np.clip(passes / len(spans), FEW, MOST))
     drawn = [rng.permutation(data.memory[place == i])[:num] for i in spans]
-    which = np.concatenate([held, *drawn]).astype(np.int32)
-    own = np.repeat([-1, *spans], [len(held), *map(len, drawn)])
-    looks, wrong = self._looked(state, data, which)
+    own = np.repeat(spans, [*map(len, drawn)])
+    looks, wrong = self._looked(state, FAST, data, np.concatenate(drawn))
     reach, kept = int(np.ceil((LEAST / num - 1) / 2)) if num < LEAST else 0, np.ones(len(spans))
-    new_wrong, new_looks = wrong[own < 0], looks[own < 0]
     for i in spans:
       near = rng.permutation(window(wrong, own, i, reach))
       if len(near):
         num = min(len(near), len(new_looks), MOST)  # as many of each, or neighbours from one set are no surprise
         kept[i] = 1 - contradicts(wrong[near], new_wrong) * alike(looks[near[:num]], new_looks[:num])
-    return kept, len(which)
+    return kept, len(own)
 
-  def _looked(self, state: LearnerState, data: loop.StageData, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(small copies of examples float32 [n, D], whether the fast network errs on them bool [n])."""
-    fast, network = self.take(state.live, [FAST]), self.network(state.spec)
+  def _looked(self, state: LearnerState, member: int, data: loop.StageData,
+              which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(small copies of examples `which` float32 [n, D], whether a network errs on them bool [n])."""
+    one, network = self.take(state.predicting, [member]), self.network(state.spec)
 
     def look(inputs: Any) -> Any:
-      joined = stacked.contribute(network, self._problem, self.mesh, self.combine, fast, inputs)
+      joined = stacked.contribute(network, self._problem, self.mesh, self.combine, one, inputs)
       return {**joined, "small": small(inputs)}
 
     pool, index = self._problem.load(data.pool, which)
@@ -209,6 +251,12 @@ class Dual(stacked.Stacked):
     return sharding.put(jax.tree.map(put, *sharding.fetch((variables, one))), self.mesh)
 
 
+def surpasses(one: np.ndarray, other: np.ndarray) -> bool:
+  """Whether a network errs significantly less than another one on the same examples, bool [n], by McNemar's test."""
+  better, worse = (other & ~one).sum(), (one & ~other).sum()
+  return bool(better - worse > BETTER * np.sqrt(better + worse))
+
+
 def window(wrong: np.ndarray, own: np.ndarray, i: int, reach: int) -> np.ndarray:
   """The examples that decide about span i, its own and those of neighbours, as indices, int [n].
 
@@ -217,7 +265,7 @@ def window(wrong: np.ndarray, own: np.ndarray, i: int, reach: int) -> np.ndarray
 
   Args:
     wrong: bool [N], whether the fast network errs.
-    own: int [N], the span of each example; less than 0: new ones.
+    own: int [N], the span of each example.
     i: a span.
     reach: half the most neighbours.
   """
