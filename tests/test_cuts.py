@@ -1,6 +1,7 @@
 """Stopped at every cut and resumed, a run of every learner and every protocol equals the one that was not stopped."""
 import collections
 
+import jax
 import numpy as np
 import pytest
 from runs import (
@@ -19,6 +20,7 @@ from test_paths import task_config
 
 import alma_jax
 from alma_jax.data import datasets, feed
+from alma_jax.learners import dual
 
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")
 
@@ -176,3 +178,21 @@ def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request
     kills += killed(config, tmp_path / "killed", 4, **options)
   assert kills
   assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_two_networks_are_compared_by_their_averages_after_a_stop_too(tmp_path, monkeypatch, request):
+  one_step_a_dispatch(monkeypatch)
+  monkeypatch.setattr(feed, "_POLL_SECONDS", 0.01)
+  seen, compared = set(), dual.Dual._compared
+
+  def noted(self, state, data, test):
+    seen.add((data.stage, float(abs(jax.tree.leaves(state.predicting.params)[0]).sum())))
+    return compared(self, state, data, test)
+
+  monkeypatch.setattr(dual.Dual, "_compared", noted)
+  config, options = prepared("offline dual", tmp_path / "data", request)
+  alma_jax.run(config, tmp_path / "whole", **options)
+  assert len(seen) == 2
+  while interrupted(config, tmp_path / "stopped", 0, **options):
+    pass
+  assert len(seen) == 2

@@ -43,12 +43,12 @@ SIDE = 8  # pixels a side of the images that are compared
 @register
 @dataclasses.dataclass(frozen=True)
 class Options(sections.Options):
-  """Two networks for data that change: one replays the old data that still hold, one learns the new data alone."""
+  """Two networks for data that change: one replays the old data that still hold, one learns the newest data."""
   name: str = "dual"
   fast_share: float = field(0.4, "share of a stage's steps that train the fast network", above=0, below=1)
   judged_share: float = field(
-      0.15, "with `stream.memory_policy=agreement`, share of a stage's forward passes that judge old data",
-      above=0, below=1)
+      0.15, "share of a stage's forward passes that test both networks and, with `stream.memory_policy=agreement`, "
+      "judge old data", above=0, below=1)
   new_share: float = field(0.4, "least share of new examples in a batch of the slow network", above=0, at_most=1)
   recent: int = field(
       4, "old mega-batches, the newest ones, that the fast network replays until the data change", at_least=0)
@@ -96,19 +96,20 @@ class Dual(stacked.Stacked):
     return self.options.num_networks
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
-    before, test = state.host.get("passes", 0), self._new(data)[1]
-    change = self._compared if "samples" in state.host else self._noticed
-    host = change(state, data, test) if len(test) else {**state.host, "passes": before}
-    return state._replace(host=host), GrowthReport((host["passes"] - before) * self.cost(state).fwd_macs)
+    host, test = {"passes": 0, **state.host}, self._new(data)[1]
+    if len(test):
+      host |= (self._compared if "samples" in host else self._noticed)(state, data, test)
+    # It is repeated because a grown state is saved without its average.
+    return state._replace(host=host), GrowthReport(host["passes"] * self.cost(state).fwd_macs, repeat=True)
 
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     made, plan = super().training(state, data), self._plan(data)
-    origin, steps, seen = FAST, self._fast_steps(plan), self._fast_data(state, data)
     if "samples" in state.host:  # by the fast network, which has been trained
       origin, seen = state.host.get("origin", SLOW), self._slow_data(state, data)
-      left = plan.samples - state.host["samples"] - state.host["passes"]
-      steps = max(1, round(left * plan.steps / plan.samples))
-    return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), steps=steps,
+      steps = (plan.samples - state.host["samples"] - state.host["passes"]) * plan.steps / plan.samples
+    else:
+      origin, seen, steps = FAST, self._fast_data(state, data), self.options.fast_share * plan.steps
+    return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), steps=max(1, round(steps)),
                                variables=self.take(made.variables, [origin]),
                                data=seen._replace(val=data.val[:data.num_new_val]))
 
@@ -120,8 +121,8 @@ class Dual(stacked.Stacked):
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     report, host = trained.report, dict(state.host)
     if "samples" not in host:  # the fast network goes on from its average
+      host = {key: value for key, value in host.items() if key not in ("weights", "origin", "wrong")}
       host["samples"] = report.samples
-      host.pop("weights", None)  # of the last stage
       live, average = (each and self._with(each, FAST, trained.variables) for each in (state.live, state.average))
       return StageResult(state._replace(live=live, host=host, average=average), report, complete=False)
     samples, _ = host.pop("samples"), host.pop("passes")
@@ -152,13 +153,10 @@ class Dual(stacked.Stacked):
     """The sections.Plan of all of a stage."""
     return self.context.config.train.plan(len(data.train), data.share, data.grown)
 
-  def _fast_steps(self, plan: Any) -> int:
-    return max(1, round(self.options.fast_share * plan.steps))
-
   def _new(self, data: loop.StageData) -> tuple[np.ndarray, np.ndarray]:
     """The new examples that train the fast network, and those that test both networks: int32 [n], [h]."""
     order = keys.rng(data.seed, keys.JUDGED, data.stage, 0).permutation(data.train[:data.num_new])
-    most = int(self.options.judged_share * self._plan(data).samples / 3)  # there are three tests
+    most = int(self.options.judged_share * self._plan(data).samples / 2 / 3)  # half of it for the three tests
     num = min(-(-len(order) // TESTS), max(1, most)) if len(order) > 1 else 0
     return order[num:], order[:num]
 
@@ -183,42 +181,44 @@ class Dual(stacked.Stacked):
     return data._replace(memory=memory, memory_from=born, share=min(share, 1 - self.options.new_share))
 
   def _noticed(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
-    """`host` before the training of the fast network, which forgets what is before a change."""
-    host = {**state.host, "passes": 0, "changed": False}
-    if "wrong" in host:
-      host["passes"] = len(test)
-      host["changed"] = contradicts(self._looked(state, FAST, data, test)[1], host["wrong"]) > 0.5
-    if host["changed"]:
-      host["since"] = int(data.memory_from.max(initial=0)) + 1
-    return host
+    """What `host` gets before the training of the fast network, which forgets what is before a change."""
+    if "wrong" not in state.host:
+      return {"changed": False}
+    found: dict[str, Any] = {"passes": len(test)}
+    found["changed"] = risen(self._looked(state, FAST, data, test)[1], state.host["wrong"])
+    return found | ({"since": int(data.memory_from.max(initial=0)) + 1} if found["changed"] else {})
 
   def _compared(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
-    """`host` after it, with what the slow network starts from and sees."""
-    (looks, fast), (_, slow) = (self._looked(state, member, data, test) for member in (FAST, SLOW))
-    origin = FAST if data.stage and surpasses(fast, slow) else SLOW
-    host = {**state.host, "wrong": fast, "origin": origin, "passes": state.host["passes"] + 2 * len(test)}
+    """What `host` gets after it: what the slow network starts from and sees."""
+    looks, fast = self._looked(state, FAST, data, test)
+    found = {"wrong": fast, "passes": state.host.get("passes", 0) + len(test)}
+    if data.stage:
+      found["origin"] = FAST if surpasses(fast, self._looked(state, SLOW, data, test)[1]) else SLOW
+      found["passes"] += len(test)
     if self._policy.judged and len(data.memory):
-      host["span"], most = 1, np.clip(self.options.judged_share * self._plan(data).samples / FEW, 1, SPANS)
-      while -(-int(data.memory_from.max()) // host["span"]) > most:
-        host["span"] *= 2
-      host["weights"], judged = self._judged(state, data, (data.memory_from - 1) // host["span"], looks, fast)
-      host["passes"] += judged
-    return host
+      left = self.options.judged_share * self._plan(data).samples - 3 * len(test)
+      found["span"], most = 1, np.clip(left / FEW, 1, SPANS)
+      while -(-int(data.memory_from.max()) // found["span"]) > most:
+        found["span"] *= 2
+      place = (data.memory_from - 1) // found["span"]
+      found["weights"], judged = self._judged(state, data, place, left, looks, fast)
+      found["passes"] += judged
+    return found
 
-  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray, new_looks: np.ndarray,
-              new_wrong: np.ndarray) -> tuple[np.ndarray, int]:
+  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray, passes: float,
+              new_looks: np.ndarray, new_wrong: np.ndarray) -> tuple[np.ndarray, int]:
     """(the share of each span of old mega-batches that agrees with the new data, float64 [S]; the forward passes).
 
     Args:
       place: int [m], the span of each example of the memory.
+      passes: forward passes that it may take, unless the spans need more.
       new_looks: small copies of new examples, float32 [h, D].
       new_wrong: bool [h], whether the fast network errs on them.
     """
     spans, rng = np.arange(place.max() + 1), keys.rng(data.seed, keys.JUDGED, data.stage, 2)
-    passes = self.options.judged_share * self._plan(data).samples - 3 * len(new_wrong)
     num = int(np.clip(passes / len(spans), FEW, MOST))
     drawn = [rng.permutation(data.memory[place == i])[:num] for i in spans]
-    own = np.repeat(spans, [*map(len, drawn)])
+    own = np.repeat(spans, list(map(len, drawn)))
     looks, wrong = self._looked(state, FAST, data, np.concatenate(drawn))
     reach, kept = int(np.ceil((LEAST / num - 1) / 2)) if num < LEAST else 0, np.ones(len(spans))
     for i in spans:
@@ -253,8 +253,7 @@ class Dual(stacked.Stacked):
 
 def surpasses(one: np.ndarray, other: np.ndarray) -> bool:
   """Whether a network errs significantly less than another one on the same examples, bool [n], by McNemar's test."""
-  better, worse = (other & ~one).sum(), (one & ~other).sum()
-  return bool(better - worse > BETTER * np.sqrt(better + worse))
+  return bool(other.sum() - one.sum() > BETTER * np.sqrt((one != other).sum()))
 
 
 def window(wrong: np.ndarray, own: np.ndarray, i: int, reach: int) -> np.ndarray:
@@ -290,12 +289,21 @@ def uneven(wrong: np.ndarray, own: np.ndarray) -> float:
   return float((statistic - free) / np.sqrt(2 * free))
 
 
+def deviations(one: np.ndarray, other: np.ndarray, least: float = 0.0) -> float:
+  """The standard errors by which the error rate of `one`, less `least`, exceeds that of `other`, both bool [n]."""
+  pooled = np.concatenate([one, other]).mean()
+  spread = np.sqrt(max(pooled * (1 - pooled), 1e-3) * (1 / len(one) + 1 / len(other)))
+  return float((one.mean() - least - other.mean()) / spread)
+
+
 def contradicts(old: np.ndarray, new: np.ndarray) -> float:
   """From 0 to 1: whether errors on old examples are more frequent than on new ones, both bool [n], by a z-test."""
-  before, now = len(old), len(new)
-  pooled = np.concatenate([old, new]).mean()
-  spread = np.sqrt(max(pooled * (1 - pooled), 1e-3) * (1 / before + 1 / now))
-  return float(1 / (1 + np.exp(-SLOPE * ((old.mean() - new.mean()) / spread - CUT))))
+  return float(1 / (1 + np.exp(-SLOPE * (deviations(old, new) - CUT))))
+
+
+def risen(now: np.ndarray, before: np.ndarray) -> bool:
+  """Whether errors have become more frequent, bool [n]; corrected for few examples (Yates, 1934)."""
+  return deviations(now, before, (1 / len(now) + 1 / len(before)) / 2) > CUT
 
 
 def alike(old: np.ndarray, new: np.ndarray) -> float:
