@@ -51,7 +51,7 @@ class Options(sections.Options):
       "judge old data", above=0, below=1)
   new_share: float = field(0.4, "least share of new examples in a batch of the slow network", above=0, at_most=1)
   recent: int = field(
-      4, "old mega-batches, the newest ones, that the fast network replays until the data change", at_least=0)
+      4, "newest old mega-batches that the fast network replays, but none from before the last change", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   defaults: ClassVar = {"stream.replay_share": "uniform", "stream.memory_policy": "agreement"}
@@ -77,14 +77,14 @@ class Dual(stacked.Stacked):
   The slow network's batches mix new examples and those of the memory in proportion to their numbers, but at least
   `new_share` is new.
 
-  `host` has, from the last stage on:
+  Between stages, `host` has:
   - `wrong`: whether the fast network erred on each test example, bool [h]
   - `since`: the first mega-batch after the last change, from 1
   - `origin`: the network whose weights the slow one started from
   - `weights`: the share of each span of old mega-batches that the slow network sees, [spans]. A span is `span`
     mega-batches, so that there are at most SPANS spans, and fewer in short stages.
-  Within a stage it also has `passes`, the forward passes of testing and judging so far, and, once the fast network is
-  trained, `samples`, the number of examples it was trained on.
+  Within a stage it also has `passes`, the forward passes of testing and judging so far, and `changed`, whether the fast
+  network noticed a change; and then `samples`, the number of examples that trained the fast network.
   """
   combine = "probabilities"
 
