@@ -51,7 +51,7 @@ class Options(sections.Options):
       "judge old data", above=0, below=1)
   new_share: float = field(0.4, "least share of new examples in a batch of the slow network", above=0, at_most=1)
   recent: int = field(
-      4, "newest old mega-batches that the fast network replays, but none from before the last change", at_least=0)
+      4, "how many of the newest old mega-batches the fast network replays; none from before a change", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   defaults: ClassVar = {"stream.replay_share": "uniform", "stream.memory_policy": "agreement"}
@@ -181,15 +181,15 @@ class Dual(stacked.Stacked):
     return data._replace(memory=memory, memory_from=born, share=min(share, 1 - self.options.new_share))
 
   def _noticed(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
-    """What `host` gets before the training of the fast network, which forgets what is before a change."""
+    """What `host` gets before the fast network is trained."""
     if "wrong" not in state.host:
-      return {"changed": False}
-    found: dict[str, Any] = {"passes": len(test)}
-    found["changed"] = risen(self._looked(state, FAST, data, test)[1], state.host["wrong"])
-    return found | ({"since": int(data.memory_from.max(initial=0)) + 1} if found["changed"] else {})
+      return {}
+    changed = risen(self._looked(state, FAST, data, test)[1], state.host["wrong"])
+    since = {"since": int(data.memory_from.max(initial=0)) + 1} if changed else {}
+    return {"passes": len(test), "changed": changed, **since}
 
   def _compared(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
-    """What `host` gets after it: what the slow network starts from and sees."""
+    """What `host` gets once the fast network is trained: what the slow one starts from and replays."""
     looks, fast = self._looked(state, FAST, data, test)
     found = {"wrong": fast, "passes": state.host.get("passes", 0) + len(test)}
     if data.stage:
