@@ -95,7 +95,7 @@ def tables(table: pd.DataFrame) -> list[tuple[str, str]]:
     known = [name for name in FIXED if name in set(mine["learner"])]
     fixed = [["", *map(FIXED.__getitem__, known)],
              *([f"`{stream}`", *(cell(name, stream) for name in known)] for stream in streams)]
-    others = [name for name in dict.fromkeys(mine["learner"]) if name not in FIXED]
+    others = sorted(set(mine["learner"]) - set(FIXED), key=lambda name: (name != OURS, name))
     others = [[f"`{name}`" if name == OURS else name, *(cell(name, stream) for stream in streams)] for name in others]
     made += [(f"{data}: against the best fixed memory", results.markdown(rows, [])),
              (f"{data}: fixed memories", results.markdown(fixed, [])),
