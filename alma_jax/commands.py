@@ -94,9 +94,9 @@ def quiet() -> None:
     del unused, named
     warn([str(message)])
 
-  def unraisable(failure: Any) -> None:
+  def unraisable(failure: Any, hook: Any = sys.unraisablehook) -> None:
     if str(failure.exc_value) != "Event loop is closed":  # after a failure tensorstore's threads still call Orbax back
-      sys.__unraisablehook__(failure)
+      hook(failure)
 
   absl_logging.set_verbosity(absl_logging.FATAL)
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it logs failures in Orbax's tasks, with stack traces
@@ -142,6 +142,14 @@ def exit_code(work: Callable[[], int | None]) -> int:
     What `work` returns; 2 after BadInput, 1 after Diverged, Unsaved or a lack of memory, which get a message; 130 after
     Ctrl-C; NO_READER if the reader of standard output has closed it. A closed stderr does not change the code.
   """
+  hook = sys.unraisablehook
+
+  def unraisable(failure: Any) -> None:
+    if issubclass(failure.exc_type, KeyboardInterrupt):  # in jax's callback of the garbage collector: it would be lost
+      os._exit(130)
+    hook(failure)
+
+  sys.unraisablehook = unraisable
   try:
     code = _code(work)
     if sys.stdout is not None:
@@ -150,6 +158,8 @@ def exit_code(work: Callable[[], int | None]) -> int:
   except BrokenPipeError:
     return NO_READER
   finally:
+    if sys.unraisablehook is unraisable:  # not that of `quiet`, for threads that end later
+      sys.unraisablehook = hook
     _discard_output()
 
 

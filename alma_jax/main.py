@@ -54,7 +54,11 @@ streams of tasks tasks:LEARNER, and for live streams live:LEARNER.
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code. `argv` are its arguments; None: those of the process."""
-  return commands.exit_code(lambda: _run(*_parse(argv)))
+  def work() -> int:
+    watched = _watch_signals()  # before the config imports jax, whose garbage collection swallows a KeyboardInterrupt
+    return _run(*_parse(argv), *watched)
+
+  return commands.exit_code(work)
 
 
 def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, schema.RunConfig]:
@@ -89,8 +93,8 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, schema.RunCo
   return options, configs.parse(configs.overridden(tree, overrides))
 
 
-def _run(options: argparse.Namespace, config: schema.RunConfig) -> int:
-  should_stop, stopped_code = _watch_signals()
+def _run(options: argparse.Namespace, config: schema.RunConfig, should_stop: Callable[[], bool],
+         stopped_code: Callable[[], int]) -> int:
   from alma_jax.parallel import peers, runtime, sharding  # jax only now: --help stays quick
   from alma_jax.runs import experiment
 

@@ -1,6 +1,8 @@
 """The command `alma`, and the package's own configs by name."""
 import pathlib
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -8,6 +10,7 @@ from runs import ROOT, alma
 
 import alma_jax
 from alma_jax import config as configs
+from alma_jax import main
 from alma_jax.config import registry
 
 NAMES = ("run", "sweep", "apart", "stream", "report", "sample", "export", "predict", "evaluate", "serve", "status",
@@ -91,3 +94,27 @@ def test_what_is_no_config_is_not_found(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert configs.find("mnits") is None
   assert configs.find("9" * 5000) is None
+
+
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_ends_a_command():
+  """Python ignores exceptions there, and jax has such a callback."""
+  done = subprocess.run([sys.executable, "-c", """
+import gc, signal, sys
+from alma_jax import commands
+
+def work():
+  gc.callbacks.append(lambda *unused: signal.raise_signal(signal.SIGINT))
+  gc.collect()
+  print("went on")
+
+sys.exit(commands.exit_code(work))"""], cwd=ROOT, capture_output=True, text=True)
+  assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_signals_are_watched_before_the_config_imports_jax(monkeypatch):
+  order = []
+  monkeypatch.setattr(main, "_watch_signals", lambda: order.append("watch") or (None, None))
+  monkeypatch.setattr(main, "_parse", lambda argv: order.append("parse") or (None, None))
+  monkeypatch.setattr(main, "_run", lambda *unused: 7)
+  assert main.main([]) == 7
+  assert order == ["watch", "parse"]

@@ -270,13 +270,12 @@ def run_command(monkeypatch):
   """Runs the command line with the outcome of experiment.run; (exit code, the message to the other processes)."""
   def run(outcome):
     left = []
-    monkeypatch.setattr(main, "_watch_signals", lambda: (lambda: False, lambda: 129))
     monkeypatch.setattr(commands, "quiet", lambda: None)
     monkeypatch.setattr(runtime, "setup", lambda *unused, **named: None)
     monkeypatch.setattr(experiment, "run", outcome)
     monkeypatch.setattr(main, "_report", lambda run: "CER 1")
     monkeypatch.setattr(peers, "leave", lambda *news: left.append(news))
-    return commands.exit_code(lambda: main._run(*main._parse([]))), left
+    return commands.exit_code(lambda: main._run(*main._parse([]), lambda: False, lambda: 129)), left
 
   return run
 
