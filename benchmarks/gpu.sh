@@ -8,7 +8,7 @@
 set -u
 cd "$(dirname "$0")/.."
 data=$1 out=$2 form=${3:-full} python=${PYTHON:-python}
-export PYTHONPATH=$PWD XLA_PYTHON_CLIENT_PREALLOCATE=false  # several processes share the GPU
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} XLA_PYTHON_CLIENT_PREALLOCATE=false  # several processes share the GPU
 mkdir -p "$out"
 failed=()
 
@@ -34,9 +34,9 @@ else
             an_ensemble_predicts_as_its_members_together the_test_set_is_predicted_once_by_final_members)
   tests=(tests/test_models.py tests/test_numerics.py tests/test_moe.py tests/test_switch.py
          "${learners[@]/#/tests/test_learners.py::test_}")
-  least=3.12 cases=(mlp vgg vgg64) turns=5
+  least=3.12 cases=(mlp compact vgg64) turns=5
   ens=(--config=cifar:ens --config.train.epochs=2 --config.dataset.data_dir="$data")
-  runs=("16 float32" "16 bfloat16" "64 bfloat16")
+  runs=("16 float32" "64 bfloat16")
   kill=(--config=cifar:ens --config.dataset.data_dir="$data" --config.train.epochs=1 --config.stream.num_megabatches=20
         --config.deterministic=True --kills=2)
   language=(--size base --precision bfloat16 --batch 64 --micro_batch 16 --compile --peak "${PEAK:-989}")
@@ -53,17 +53,20 @@ if sys.version_info < least:
 ' "$out/platform" "$least"
 platform=cuda
 [ "$(cat "$out/platform" 2> /dev/null)" != cpu ] || platform=cpu
-part "tests on $platform" 120 env ALMA_JAX_TEST_PLATFORM="$platform" JAX_DEFAULT_MATMUL_PRECISION=highest \
-  "$python" -m pytest -q --maxfail=5 -p no:cacheprovider "${tests[@]}"
-part "a training step against PyTorch, members, share of the peak" 100 "$python" benchmarks/throughput.py \
+cores=$(nproc)
+# Interrupted as by Ctrl-C while there is time to list the tests that failed.
+part "tests on $platform" 105 timeout --signal=INT $((85 * slack)) env ALMA_JAX_TEST_PLATFORM="$platform" \
+  JAX_DEFAULT_MATMUL_PRECISION=highest "$python" -m pytest -vv -n $((cores < 8 ? cores : 8)) --tb=short \
+  -p no:cacheprovider "${tests[@]}"
+part "a training step against PyTorch, members, share of the peak" 120 "$python" benchmarks/throughput.py \
   --data_dir "$data" --cases "${cases[@]}" --repeats "$turns" --peak "${PEAK32:-495}"
 # The 5 members of an ensemble, from the first compilation to the summary.
 for run in "${runs[@]}"; do
   read -r width precision <<< "$run"
-  part "ens of width $width in $precision" 50 "$python" -m alma_jax.main "${ens[@]}" --config.model.width="$width" \
+  part "ens of width $width in $precision" 55 "$python" -m alma_jax.main "${ens[@]}" --config.model.width="$width" \
     --config.precision="$precision" --workdir="$out/ens-$width-$precision" --overwrite
 done
 part "killed and resumed, with deterministic kernels" 100 "$python" tests/slow/kill.py "${kill[@]}"
-part "a language model's training step against PyTorch" 65 "$python" benchmarks/language.py "${language[@]}"
+part "a language model's training step against PyTorch" 100 "$python" benchmarks/language.py "${language[@]}"
 echo "== ${#failed[@]} parts failed or were cut${failed[*]:+: ${failed[*]}}"
 exit $((${#failed[@]} > 0))

@@ -1,0 +1,127 @@
+"""Programs for GPUs and TPUs, where there is none: what every learner would compile there, as jax lowers it."""
+import importlib
+import pkgutil
+import re
+import sys
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from runs import text_config
+from stages import examine, setting_of, train
+
+import alma_jax.learners
+from alma_jax import config as configs
+from alma_jax.runs import settings
+
+IMAGES = ["anytime", "sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff", "hmoe", "dual"]
+JITTED = type(jax.jit(lambda: 0))
+
+
+class Program(NamedTuple):
+  """A program as StableHLO."""
+
+  name: str  # of the jitted function
+  text: str
+
+  def count(self, pattern):
+    return len(re.findall(pattern, self.text))
+
+
+class Lowered:
+  """Stands for a jitted function: lowers it for both platforms, instead of compiling it, and returns zeros."""
+
+  def __init__(self, jitted, programs):
+    self._jitted, self._programs, self._known = jitted, programs, {}
+
+  def __call__(self, *args, **kwargs):
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+      return self._jitted(*args, **kwargs)
+    key = structure, *((leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf for leaf in leaves)
+    if key not in self._known:
+      traced = self._jitted.trace(*args, **kwargs)
+      text = traced.lower(lowering_platforms=("cuda", "tpu")).as_text()
+      self._programs.append(Program(self._jitted.__name__, text))
+      self._known[key] = traced.out_info
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._known[key])
+
+  def __getattr__(self, name):
+    return getattr(self._jitted, name)
+
+
+@pytest.fixture
+def programs(monkeypatch):
+  """[Program] of all that the test calls; the package's own choices are those for a GPU."""
+  found, wrapped = [], {}
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  for learner in pkgutil.iter_modules(alma_jax.learners.__path__, "alma_jax.learners."):
+    importlib.import_module(learner.name)
+  for name, module in list(sys.modules.items()):
+    if name.startswith("alma_jax."):
+      for key, value in list(vars(module).items()):
+        if isinstance(value, JITTED):
+          monkeypatch.setattr(module, key, wrapped.setdefault(id(value), Lowered(value, found)))
+  jax.clear_caches()  # a trace of the same function with the choices for a CPU
+  yield found
+  jax.clear_caches()
+
+
+def run(setting):
+  """Two stages and a test; all numbers are 0."""
+  examine(setting, train(setting)[0])
+
+
+def colours():
+  """x_train, y_train, x_test, y_test of images of 32x32 pixels."""
+  x = np.random.default_rng(0).integers(256, size=(300, 32, 32, 3), dtype=np.uint8)
+  y = np.arange(300, dtype=np.int32) % 3
+  return x[:240], y[:240], x[240:], y[240:]
+
+
+def check(programs, training="advance"):
+  """Nothing is for a CPU alone or goes through the host, and the training state is given back."""
+  assert {training, "initial_state", "selected", "_contribute"} <= {program.name for program in programs}
+  for program in programs:
+    targets = set(re.findall(r"custom_call @([\w$.]+)", program.text))
+    assert not {target for target in targets if re.search("cpu|lapack|callback|onednn", target)}, program.name
+    if program.name == training:
+      assert program.count(r"tf\.aliasing_output|jax\.buffer_donor") > 3
+
+
+@pytest.mark.parametrize("learner", IMAGES)
+def test_images(programs, learner):
+  changes = {"dataset__name": "digits"} if learner == "dual" else {}
+  run(setting_of(learner, **changes))
+  check(programs)
+
+
+def test_members_share_each_convolution(programs):
+  """A GPU has one convolution for all members, inside a loop. A CPU has one for each, and no loop."""
+  counts = {}
+  for learner in ("sm", "ens"):
+    programs.clear()
+    run(setting_of(learner, colours(), model__name="compact"))
+    check(programs)
+    counts[learner] = [program.count(r"stablehlo\.convolution\(") for program in programs if program.name == "advance"]
+  assert counts["ens"] == counts["sm"]
+  assert min(counts["sm"]) > 3
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_precision(programs, precision):
+  """In bfloat16 the operands of every product of a step are; in float32 nothing is."""
+  run(setting_of("sm", precision=precision))
+  step = next(program for program in programs if program.name == "advance")
+  products = re.findall(r"stablehlo\.dot_general .*: \((tensor<[^)]*)\)", step.text)
+  assert len(products) > 5
+  assert all(("bf16" in product) == (precision == "bfloat16") for product in products)
+  assert ("bf16" in step.text) == (precision == "bfloat16")
+
+
+@pytest.mark.parametrize("learner", ["sm", "gmoe"])
+def test_text(programs, books, learner):
+  run(settings.prepare(configs.parse(text_config(books, learner))))
+  check(programs, "step")
