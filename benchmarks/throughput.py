@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 Times = dict[str, list[float]]  # seconds of the turns of each worker
 
@@ -124,11 +125,30 @@ def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
   """() -> seconds of a step and member, of this package."""
   import jax
 
+  from alma_jax.training import loop
+  begin, steps = jax_training(learner, case, data_dir), CASES[case][-1]
+  members = MEMBERS if learner == "ens" else 1
+
+  def run() -> float:
+    fit = begin()
+    fit, records = loop.advance(fit, 1)
+    loop.read(fit, records)
+    began = time.perf_counter()
+    while fit.cursor < steps:
+      fit, _ = loop.advance(fit, min(200, steps - fit.cursor))
+    jax.block_until_ready(fit.state)
+    return (time.perf_counter() - began) / (steps - 1) / members
+
+  return run
+
+
+def jax_training(learner: str, case: str, data_dir: str) -> Callable[[], Any]:
+  """() -> the FitState of a stage on all data, of this package."""
   from alma_jax import config as configs
   from alma_jax.parallel import runtime
   from alma_jax.runs import settings
   from alma_jax.training import loop
-  data, model, width, optimizer, steps = CASES[case]
+  data, model, width, optimizer, _ = CASES[case]
   config = configs.base(learner)
   config.update_from_flattened_dict({
       "dataset.name": data, "dataset.data_dir": data_dir, "stream.num_megabatches": 1, "stream.waiting_time": 1,
@@ -142,19 +162,7 @@ def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
   runtime.setup(config, alone=True)
   setting = settings.prepare(config)
   stage, learn = setting.protocol.stage(setting.protocol.expected_ends[:1], setting.learner, {}).data, setting.learner
-  members = MEMBERS if learner == "ens" else 1
-
-  def run() -> float:
-    fit = loop.begin(learn.training(learn.init(), stage))
-    fit, records = loop.advance(fit, 1)
-    loop.read(fit, records)
-    began = time.perf_counter()
-    while fit.cursor < steps:
-      fit, _ = loop.advance(fit, min(200, steps - fit.cursor))
-    jax.block_until_ready(fit.state)
-    return (time.perf_counter() - began) / (steps - 1) / members
-
-  return run
+  return lambda: loop.begin(learn.training(learn.init(), stage))
 
 
 def torch_steps(threads: int, case: str, data_dir: str) -> Callable[[], float]:
