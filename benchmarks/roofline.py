@@ -1,25 +1,29 @@
-"""Estimates the least time of a training step on a GPU from its lowered program; nothing runs, and no GPU is needed.
+"""Estimates a training step on a GPU from its lowered program; nothing runs, and no GPU is needed.
 
     python benchmarks/roofline.py --data_dir ~/tensorflow_datasets --cases mlp compact vgg vgg64
 
-A step takes at least its operations / PEAK and at least its bytes / BANDWIDTH. The operations are those of the program
-as jax lowers it for a GPU, before XLA optimises. The bytes are those that a step has to move: weights and optimiser
-state, read and written once, and the images of its batch. The kernels are the operations that do not fuse with others
-(products, convolutions, reductions, gathers, sorts); each takes about 5 microseconds to start, whatever its size. The
-defaults are an H100's: 495 TFLOP/s in float32 as jax multiplies by default (TF32), and 3.35 TB/s. The cases are those
-of throughput.py, which measures them.
+The operations are those of the program as jax lowers it for a GPU, before XLA optimises; a step takes at least these
+divided by PEAK. The bytes are the weights, their gradients and the optimiser state, each read and written once, and the
+images of the batch, without activations, which XLA may keep in caches; a step takes at least these divided by
+BANDWIDTH. The kernels are the products, convolutions, reductions, gathers, scatters and sorts of the program. Starting
+a kernel takes about 5 microseconds, whatever its size. XLA fuses some of them, and adds others for what is left, so
+their number is rough. The defaults are an H100's: 495 TFLOP/s in float32 as jax multiplies by default (TF32), and 3.35
+TB/s. The cases are those of throughput.py, which measures them.
 """
 import argparse
 import dataclasses
+import os
 import re
 from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # jax counts operations on no other platform
 
 import jax
 import throughput
 
-from alma_jax.training import loop, program
+from alma_jax.training import loop, program, state
 
-KERNELS = r"stablehlo\.(?:dot_general|convolution|reduce|reduce_window|select_and_scatter|scatter|gather|sort)\b"
+KERNELS = r"(?<!#)stablehlo\.(?:dot_general|convolution|reduce|reduce_window|select_and_scatter|scatter|gather|sort)\b"
 LAUNCH = 5e-6  # seconds, roughly
 
 
@@ -45,9 +49,9 @@ def step(learner: str, case: str, data_dir: str) -> tuple[float, float, int]:
   """(operations, bytes, kernels) of a training step of all members."""
   fit = throughput.jax_training(learner, case, data_dir)()
   lowered = lowered_step(fit)
-  variables = sum(leaf.nbytes for leaf in jax.tree.leaves(fit.state.members))
+  trained = sum(leaf.nbytes for leaf in jax.tree.leaves(state.trained_of(fit.state.members)))
   images = sum(leaf.nbytes / len(leaf) for leaf in jax.tree.leaves(fit.data.pool) if leaf.ndim)
-  return (lowered.cost_analysis()["flops"], 2 * variables + throughput.BATCH * fit.spec.num_members * images,
+  return (lowered.cost_analysis()["flops"], 2 * trained + throughput.BATCH * fit.spec.num_members * images,
           len(re.findall(KERNELS, lowered.as_text())))
 
 
@@ -58,9 +62,9 @@ class _Lowered(Exception):
 def lowered_step(fit: loop.FitState) -> jax.stages.Lowered:
   """The program of the first training step of a stage, lowered for a GPU."""
   def lower(*args: Any) -> None:
-    raise _Lowered(whole.trace(*args).lower(lowering_platforms=("cuda",)))
+    raise _Lowered(original.trace(*args).lower(lowering_platforms=("cuda",)))
 
-  whole, program.step = program.step, lower
+  original, program.step = program.step, lower
   spec = dataclasses.replace(fit.spec, stepwise=True)
   try:
     loop.advance(dataclasses.replace(fit, training=dataclasses.replace(fit.training, spec=spec)), 1)
@@ -68,7 +72,7 @@ def lowered_step(fit: loop.FitState) -> jax.stages.Lowered:
     lowered: jax.stages.Lowered = found.args[0]
     return lowered
   finally:
-    program.step = whole
+    program.step = original
   raise AssertionError("a stage without a step")
 
 

@@ -50,9 +50,8 @@ def main() -> None:
   cores = len(os.sched_getaffinity(0))
   for case in args.cases:
     names = ["torch,1", *([f"torch,{cores}"] if cores > 1 else []), "jax,sm", "jax,ens"]
+    # One after the other: while it compiles for a GPU, XLA chooses kernels by their times.
     workers = {name: start(f"{name},{case}", args.data_dir) for name in names}
-    for worker in workers.values():
-      _answer(worker)  # it has compiled and taken its first turns
     times: Times = {name: [] for name in names}
     for _ in range(args.repeats):
       for name, worker in workers.items():
@@ -86,9 +85,11 @@ def report(case: str, times: Times, peak: float) -> None:
 
 
 def start(worker: str, data_dir: str) -> subprocess.Popen[str]:
-  """A process that runs this file with --worker=KIND,VARIANT,CASE. Its first answer says that it is ready."""
-  return subprocess.Popen([sys.executable, __file__, "--worker", worker, "--data_dir", data_dir],
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+  """A process that runs this file with --worker=KIND,VARIANT,CASE, once it has compiled and taken its first turns."""
+  process = subprocess.Popen([sys.executable, __file__, "--worker", worker, "--data_dir", data_dir],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+  _answer(process)
+  return process
 
 
 def turn(process: subprocess.Popen[str]) -> float:

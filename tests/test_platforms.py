@@ -1,4 +1,4 @@
-"""Programs for GPUs and TPUs, where there is none: what every learner would compile there, as jax lowers it."""
+"""Programs for GPUs and TPUs, where there is none: what learners would compile there, as jax lowers it."""
 import importlib
 import pkgutil
 import re
@@ -25,6 +25,7 @@ class Program(NamedTuple):
 
   name: str  # of the jitted function
   text: str
+  donated: int  # arrays that the caller gives up
 
   def count(self, pattern):
     return len(re.findall(pattern, self.text))
@@ -44,7 +45,8 @@ class Lowered:
     if key not in self._known:
       traced = self._jitted.trace(*args, **kwargs)
       text = traced.lower(lowering_platforms=("cuda", "tpu")).as_text()
-      self._programs.append(Program(self._jitted.__name__, text))
+      donated = sum(each.donated for each in jax.tree.leaves(traced.args_info))
+      self._programs.append(Program(self._jitted.__name__, text, donated))
       self._known[key] = traced.out_info
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._known[key])
 
@@ -82,13 +84,13 @@ def colours():
 
 
 def check(programs, training="advance"):
-  """Nothing is for a CPU alone or goes through the host, and the training state is given back."""
+  """jax can lower everything for both platforms, nothing calls the host, and a step writes where its state was."""
   assert {training, "initial_state", "selected", "_contribute"} <= {program.name for program in programs}
   for program in programs:
     targets = set(re.findall(r"custom_call @([\w$.]+)", program.text))
-    assert not {target for target in targets if re.search("cpu|lapack|callback|onednn", target)}, program.name
+    assert not {target for target in targets if "callback" in target}, program.name
     if program.name == training:
-      assert program.count(r"tf\.aliasing_output|jax\.buffer_donor") > 3
+      assert program.count(r"tf\.aliasing_output|jax\.buffer_donor") == program.donated > 3
 
 
 @pytest.mark.parametrize("learner", IMAGES)
@@ -99,7 +101,7 @@ def test_images(programs, learner):
 
 
 def test_members_share_each_convolution(programs):
-  """A GPU has one convolution for all members, inside a loop. A CPU has one for each, and no loop."""
+  """As many convolutions as a network alone: members are an axis of them. On a CPU each member has its own."""
   counts = {}
   for learner in ("sm", "ens"):
     programs.clear()
@@ -112,7 +114,7 @@ def test_members_share_each_convolution(programs):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_precision(programs, precision):
-  """In bfloat16 the operands of every product of a step are; in float32 nothing is."""
+  """In bfloat16 every product of a step takes bfloat16 operands. In float32 nothing is bfloat16."""
   run(setting_of("sm", precision=precision))
   step = next(program for program in programs if program.name == "advance")
   products = re.findall(r"stablehlo\.dot_general .*: \((tensor<[^)]*)\)", step.text)

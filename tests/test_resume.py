@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 from runs import (
   ROOT,
@@ -18,7 +19,9 @@ from runs import (
 )
 
 import alma_jax
+from alma_jax import errors
 from alma_jax.runs import loop
+from alma_jax.training import loop as training
 
 
 def test_equal_seeds_equal_runs(tmp_path, arrays):
@@ -26,6 +29,26 @@ def test_equal_seeds_equal_runs(tmp_path, arrays):
     alma_jax.run(small_config("ens", seed=seed), tmp_path / name, data=arrays)
   assert_same_run(tmp_path / "a", tmp_path / "b")
   assert lines(tmp_path / "a", "train.jsonl") != lines(tmp_path / "c", "train.jsonl")
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_signal_that_also_ends_the_compiler_of_a_gpu_stops_the_run(tmp_path, arrays, monkeypatch, stops):
+  """Ctrl-C reaches every process of a terminal. Then a compilation fails as if the compiler were broken."""
+  config, advance, calls = small_config("ens"), training.advance, []
+
+  def broken(*args):
+    calls.append(args)
+    if len(calls) == 3:
+      raise jax.errors.JaxRuntimeError("INTERNAL: ptxas exited with non-zero error code 2")
+    return advance(*args)
+
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  monkeypatch.setattr(training, "advance", broken)
+  with pytest.raises(errors.Stopped if stops else jax.errors.JaxRuntimeError):
+    alma_jax.run(config, tmp_path / "cut", data=arrays, should_stop=lambda: stops and len(calls) == 3)
+  assert (tmp_path / "cut/stopped.json").exists() == stops
+  alma_jax.run(config, tmp_path / "cut", data=arrays)
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
 def _size(path):

@@ -107,7 +107,14 @@ class Session:
           yield self
           self._wait()
         else:
-          self._receive(t)
+          try:
+            self._receive(t)
+          except jax.errors.JaxRuntimeError:
+            if not self._should_stop():
+              raise
+            # Ctrl-C also ended the compiler of the GPU, a process of its own. What is saved stays.
+            self._checkpoints.finish()
+            raise self._stopped() from None
       if not self._is_saved:
         self._save(permanent=True)
       with self._shown.phase("saving"):

@@ -1,11 +1,11 @@
-"""Kills a run with SIGKILL at random moments, resumes it, and compares it with an uninterrupted run.
+"""Kills a run with SIGKILL after random numbers of mega-batches, resumes it, and compares it with an uninterrupted run.
 
     python tests/slow/kill.py --config=configs/digits.py:ens --kills=10
     python tests/slow/kill.py --config=configs/mnist.py:ens --kills=10 \\
         --config.train.epochs=20 --config.checkpoint.seconds=1
 
-Runs the command once without interruption. Then runs it in another folder, kills it after a random time and starts it
-again, --kills times. Exits with 0 if all fields of metrics.jsonl, train.jsonl and summary.json are equal, except times.
+Runs the command once without interruption. Then runs it in another folder, kills it and starts it again, --kills times.
+Exits with 0 if all fields of metrics.jsonl, train.jsonl and summary.json are equal, except times.
 """
 import argparse
 import json
@@ -37,16 +37,16 @@ def compare(flags: Sequence[str], folder: pathlib.Path, kills: int, rng: random.
   finished([*command, whole])  # fills the compilation cache
   start = time.monotonic()
   finished([*command, whole, "--overwrite"])
-  length = time.monotonic() - start
-  print(f"uninterrupted: {length:.1f} s", flush=True)
+  length, total = time.monotonic() - start, _count_lines(whole / "metrics.jsonl")
+  print(f"uninterrupted: {length:.1f} s, {total} mega-batches", flush=True)
   done, different = 0, []
   while done < kills:
+    after = rng.randint(min(_count_lines(killed / "metrics.jsonl"), total - 1), total - 1)
     process = subprocess.Popen([*command, killed], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait = length * rng.uniform(0.3, 0.95)
-    try:
-      process.wait(wait)
-    except subprocess.TimeoutExpired:
-      process.kill()
+    while process.poll() is None and _count_lines(killed / "metrics.jsonl") <= after:
+      time.sleep(0.005)
+    time.sleep(rng.uniform(0, length / total))
+    process.kill()
     message = [line for line in process.communicate()[1].splitlines() if line.startswith(("running", "resuming"))]
     if process.returncode == 0:
       print("finished before the kill; compared, and started again", flush=True)
@@ -54,7 +54,7 @@ def compare(flags: Sequence[str], folder: pathlib.Path, kills: int, rng: random.
       shutil.rmtree(killed)
       continue
     done += 1
-    print(f"kill {done} after {wait:.1f} s: {message[0] if message else 'no message yet'}, then "
+    print(f"kill {done}: {message[0] if message else 'no message yet'}, then "
           f"{_count_lines(killed / 'metrics.jsonl')} mega-batches, {_count_lines(killed / 'train.jsonl')} epochs",
           flush=True)
   finished([*command, killed])
