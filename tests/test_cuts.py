@@ -68,7 +68,8 @@ TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
     learner__search="reinforce", learner__search_steps=3), "independent free": TASK | FREE | dict(
     train__learning_rate=(0.01, 0.001), train__weight_decay=(0.1,))}
 
-CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
+CASES = {f"offline {learner}": FULL for learner in IMAGES}
+CASES |= {f"live {learner}": PLAIN for learner in ("sm", "gens", "boosting", "gmoe", "ff", "hmoe")}
 CASES |= {"live sm full": FULL, "offline expert": {},
           "offline sm half_life": FULL | dict(stream__memory_policy="half_life", stream__half_life=1.0,
                                               stream__memory_size=0),
@@ -76,9 +77,9 @@ CASES |= {"live sm full": FULL, "offline expert": {},
           "offline dual": FULL | DUAL, "live dual": PLAIN | DUAL,
           "drift gens": PLAIN | dict(dataset__change="rotate", dataset__megabatch_size=30),
           "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline ens compact": MUON,
-          "offline ens free compact": MUON | FREE, "offline hmoe rounds": ROUNDS}
-CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}
-del CASES["live text btm"]  # which needs all documents at once
+          "offline hmoe rounds": ROUNDS}
+CASES |= {f"offline text {learner}": changes for learner, changes in TEXTS.items()}
+CASES |= {f"live text {learner}": TEXTS[learner] for learner in ("sm", "gmoe")}
 CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}
 QUICK = ("offline sm", "live gens", "tasks select", "drift gens")
 

@@ -212,7 +212,7 @@ def test_initial_values_do_not_depend_on_how_they_are_compiled(network):
   from alma_jax import config as configs
   from alma_jax.learners import stacked
   from alma_jax.learners.contract import Context
-  config = configs.parse(configs.language("sm") if network == "switch" else configs.base("sm"))
+  config = configs.parse(configs.language("sm", "tiny") if network == "switch" else configs.base("sm"))
   if network == "vgg":
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, name="vgg", width=4))
   shape = {"vgg": (32, 32, 3), "switch": (17,)}.get(network, (8, 8, 1))
