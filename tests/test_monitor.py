@@ -88,7 +88,7 @@ def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):
 
 def test_how_many_old_mega_batches_are_left_out(tmp_path):
   path = write_run(tmp_path / "run", [0.4, 0.3, 0.2, 0.1, 0.1])
-  change_lines(path, memory_weights={2: [0.0], 4: [0.1, 0.499, 0.9]}, memory_span={4: 2})
+  change_lines(path, memory_weights={2: [0.0], 4: [0.1, 0.9]}, memory_span={4: 2})
   run, said = view.view(path), "leaves out 2 of 3 old mega-batches"
   assert (view.cells(run)["notes"], board.shown(run)["further"]) == (said, [said])
 

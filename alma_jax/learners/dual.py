@@ -145,7 +145,7 @@ class Dual(stacked.Stacked):
 
   def describe(self, state: LearnerState) -> str:
     weights = state.host.get("weights")
-    left_out = "" if weights is None else f", {int((weights < UNLIKE / 2).sum())} of {len(weights)} old parts left out"
+    left_out = "" if weights is None else f", {int((weights < 0.5).sum())} of {len(weights)} old parts left out"
     follows = ", from which the slow one started again" if state.host.get("origin") == FAST else ""
     return f"a slow network and a fast one{follows}{left_out}"
 

@@ -98,8 +98,8 @@ class View(NamedTuple):
   @property
   def memory(self) -> list[str]:
     """What the last training replayed, e.g. ["leaves out 30 of 33 old mega-batches"]; [] if it has no weights."""
-    weights = next(filter(None, reversed(self.record.replayed)), [])  # half of what looks different stays
-    return [f"leaves out {sum(each < 0.25 for each in weights)} of {len(weights)} old mega-batches"] if weights else []
+    weights = next(filter(None, reversed(self.record.replayed)), [])
+    return [f"leaves out {sum(each < 0.5 for each in weights)} of {len(weights)} old mega-batches"] if weights else []
 
   @property
   def num_stages(self) -> int:
