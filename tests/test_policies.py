@@ -55,11 +55,6 @@ def test_contradiction_is_half_where_the_z_test_says_so():
   assert dual.contradicts(old, new) == pytest.approx(1 / (1 + np.exp(-2 * (z - 2.5))))
 
 
-@pytest.mark.parametrize(("more_errors", "same_inputs", "share"), [(0, 0, 1), (0, 1, 1), (1, 1, 0), (1, 0, 0.5)])
-def test_old_data_with_more_errors_go_if_they_look_the_same_and_stay_in_part_if_not(more_errors, same_inputs, share):
-  assert dual.stays(more_errors, same_inputs) == share
-
-
 def test_inputs_are_alike_if_neighbours_come_from_both_sets():
   rng = np.random.default_rng(0)
   first, second = rng.normal(size=(2, 32, 5))

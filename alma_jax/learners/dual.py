@@ -7,8 +7,7 @@ on from its weights.
 
 With `stream.memory_policy=agreement`, the fast network also judges the old mega-batches. An old mega-batch contradicts
 the new data if it looks like them, but the fast network gets many more of its labels wrong. The slow network does not
-see it until later data agree with it again. Of an old mega-batch that looks different and gets many more wrong, it sees
-a half: such data may never come back.
+see it until later data agree with it again.
 """
 import dataclasses
 from typing import Any, ClassVar
@@ -37,7 +36,6 @@ SPANS = 64  # groups of old mega-batches that are judged, at most
 LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighbours; and the fewest, the most of one
 UNEVEN = 3.0  # deviations by which the errors of a span and its neighbours differ significantly
 CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
-UNLIKE = 0.5  # of a span that does not look like the new data and has more errors, the share that stays
 ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
 SIDE = 8  # pixels a side of the images that are compared
 
@@ -177,8 +175,8 @@ class Dual(stacked.Stacked):
     memory, born, weights = data.memory, data.memory_from, state.host.get("weights")
     if weights is not None:
       number = keys.rng(data.seed, keys.JUDGED, data.stage, 1).random(len(memory))
-      seen = number < weights[(born - 1) // state.host["span"]]
-      memory, born = memory[seen], born[seen]
+      stays = number < weights[(born - 1) // state.host["span"]]
+      memory, born = memory[stays], born[stays]
     share = data.share * len(memory) / (data.share * len(memory) + (1 - data.share) * len(data.memory))
     return data._replace(memory=memory, memory_from=born, share=min(share, 1 - self.options.new_share))
 
@@ -227,7 +225,7 @@ class Dual(stacked.Stacked):
       near = rng.permutation(window(wrong, own, i, reach))
       if len(near):
         num = min(len(near), len(new_looks), MOST)  # as many of each, or neighbours from one set are no surprise
-        kept[i] = stays(contradicts(wrong[near], new_wrong), alike(looks[near[:num]], new_looks[:num]))
+        kept[i] = 1 - contradicts(wrong[near], new_wrong) * alike(looks[near[:num]], new_looks[:num])
     return kept, len(own)
 
   def _looked(self, state: LearnerState, member: int, data: loop.StageData,
@@ -296,11 +294,6 @@ def deviations(one: np.ndarray, other: np.ndarray, least: float = 0.0) -> float:
   pooled = np.concatenate([one, other]).mean()
   spread = np.sqrt(max(pooled * (1 - pooled), 1e-3) * (1 / len(one) + 1 / len(other)))
   return float((one.mean() - least - other.mean()) / spread)
-
-
-def stays(more_errors: float, same_inputs: float) -> float:
-  """The share of a span that the slow network sees, by `contradicts` and `alike`."""
-  return 1 - more_errors * (same_inputs + (1 - same_inputs) * (1 - UNLIKE))
 
 
 def contradicts(old: np.ndarray, new: np.ndarray) -> float:
