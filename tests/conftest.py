@@ -34,10 +34,6 @@ runtime.setup()
 gc.freeze()  # what the imports have made is not looked through again in each collection
 
 
-def pytest_addoption(parser):
-  parser.addoption("--write-golden", action="store_true", help="write tests/golden anew, see test_golden.py")
-
-
 def pytest_collection_modifyitems(items):
   """Begins with the longest."""
   items.sort(key=lambda item: item.path.name != "test_torture.py")
