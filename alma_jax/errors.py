@@ -21,7 +21,7 @@ class Diverged(RuntimeError):
 
 
 class Stopped(RuntimeError):
-  """The run was asked to stop, and everything so far is saved."""
+  """The run was asked to stop. The message says whether everything so far is saved."""
 
 
 class Unsaved(RuntimeError):

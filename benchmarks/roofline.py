@@ -3,12 +3,12 @@
     python benchmarks/roofline.py --data_dir ~/tensorflow_datasets --cases mlp compact vgg vgg64
 
 The operations are those of the program as jax lowers it for a GPU, before XLA optimises; a step takes at least these
-divided by PEAK. The bytes are the weights, their gradients and the optimiser state, each read and written once, and the
-images of the batch, without activations, which XLA may keep in caches; a step takes at least these divided by
-BANDWIDTH. The kernels are the products, convolutions, reductions, gathers, scatters and sorts of the program. Starting
-a kernel takes about 5 microseconds, whatever its size. XLA fuses some of them, and adds others for what is left, so
-their number is rough. The defaults are an H100's: 495 TFLOP/s in float32 as jax multiplies by default (TF32), and 3.35
-TB/s. The cases are those of throughput.py, which measures them.
+divided by PEAK. The bytes are the weights and the optimiser state, each read and written once, and the images of the
+batch, without activations; a step takes at least these divided by BANDWIDTH. The kernels are the products,
+convolutions, reductions, gathers, scatters and sorts of the program. Starting a kernel takes about 5 microseconds,
+whatever its size. XLA fuses some of them and adds others, so their number is rough. The defaults are an H100's: 495
+TFLOP/s in float32 as jax multiplies by default (TF32), and 3.35 TB/s. The cases are those of throughput.py, which
+measures them.
 """
 import argparse
 import dataclasses

@@ -14,9 +14,10 @@ from stages import examine, setting_of, train
 
 import alma_jax.learners
 from alma_jax import config as configs
+from alma_jax.config.registry import LEARNERS
 from alma_jax.runs import settings
 
-IMAGES = ["anytime", "sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff", "hmoe", "dual"]
+IMAGES = ["anytime", *(learner for learner in LEARNERS["images"] if learner != "expert")]  # which needs a gate
 JITTED = type(jax.jit(lambda: 0))
 
 
@@ -95,13 +96,12 @@ def check(programs, training="advance"):
 
 @pytest.mark.parametrize("learner", IMAGES)
 def test_images(programs, learner):
-  changes = {"dataset__name": "digits"} if learner == "dual" else {}
-  run(setting_of(learner, **changes))
+  run(setting_of(learner))
   check(programs)
 
 
 def test_members_share_each_convolution(programs):
-  """As many convolutions as a network alone: members are an axis of them. On a CPU each member has its own."""
+  """A step of an ensemble has as many convolutions as one of a network: members are an axis of them."""
   counts = {}
   for learner in ("sm", "ens"):
     programs.clear()

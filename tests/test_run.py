@@ -31,7 +31,7 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
 
 @pytest.mark.parametrize(("name", "learner"), [
     ("digits", "sm"), ("npz", "sm"), *[slow("npz", learner) for learner in ("ens", "umix", "gens")],
-    slow("mnist", "ens"), slow("cifar", "sm"), slow("cifar", "gmoe"),
+    slow("mnist", "ens"), slow("cifar", "hmoe"), slow("cifar", "gmoe"),
     *[slow("digits", learner) for learner in
       ("ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "hmoe", "ff")]])
 def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner):

@@ -120,7 +120,12 @@ def _computed(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mir
   shown, heard = _listeners(setting, folder, mirrored)
   session = loop.Session(setting, folder, shown, heard, should_stop)
   yield session
-  state = yield from session.run()
+  try:
+    state = yield from session.run()
+  except jax.errors.JaxRuntimeError as error:
+    if not should_stop():
+      raise
+    raise session.stopped(is_saved=False) from error  # Ctrl-C also ends a GPU's compiler, a process of its own
   if sharding.is_main():
     _end(setting, folder, state)
 

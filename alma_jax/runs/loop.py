@@ -107,14 +107,7 @@ class Session:
           yield self
           self._wait()
         else:
-          try:
-            self._receive(t)
-          except jax.errors.JaxRuntimeError:
-            if not self._should_stop():
-              raise
-            # Ctrl-C also ended the compiler of the GPU, a process of its own. What is saved stays.
-            self._checkpoints.finish()
-            raise self._stopped() from None
+          self._receive(t)
       if not self._is_saved:
         self._save(permanent=True)
       with self._shown.phase("saving"):
@@ -165,7 +158,7 @@ class Session:
     if self._is_due() and not self._is_saved:
       self._save()
     elif self._should_stop():
-      raise self._stopped()
+      raise self.stopped()
 
   def _receive(self, t: int) -> None:
     """Decides about mega-batch t, trains if it is time, and writes its line."""
@@ -371,17 +364,19 @@ class Session:
       listener.saved(self._checkpoints.wait)
     if sharding.any_process(self._should_stop()):
       self._checkpoints.finish()
-      raise self._stopped()
+      raise self.stopped()
 
   def _seconds(self) -> dict[str, float]:
     """Seconds of all sessions so far."""
     return dict(wall_seconds=self.now.wall_seconds + time.monotonic() - self._began,
                 compile_seconds=self.now.compile_seconds + runtime.compile_seconds() - self._compiled_before)
 
-  def _stopped(self) -> Stopped:
-    """What to raise when the run is saved and should stop; notes in the folder that it has."""
+  def stopped(self, is_saved: bool = True) -> Stopped:
+    """What to raise when the run should stop; notes in the folder that it has. `is_saved`: as it stands."""
     self._folder.write({STOPPED: run_files.json_bytes(dict(stage=self.now.stage, epoch=self.now.epoch))})
-    return Stopped(f"saved {self._folder.shown}; run the command again, and it continues from there.")
+    how = "saved {}; run the command again, and it continues from there." if is_saved else (
+        "stopped {} before it could be saved; run the command again, and it continues from its last save.")
+    return Stopped(how.format(self._folder.shown))
 
 
 def samples(setting: Setting) -> list[int]:
