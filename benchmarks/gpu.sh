@@ -27,7 +27,7 @@ if [ "$form" = short ]; then
   slack=4
   least=3.11 tests=(tests/test_models.py -k vgg) cases=(mlp) turns=1
   ens=(--config=digits:ens --config.train.epochs=1) runs=("4 float32")
-  kill=(--config=digits:ens --config.train.epochs=2 --kills=1)
+  kill=(--config=digits:ens --config.train.epochs=20 --kills=1)
   language=(--size tiny --steps 1 --repeats 1)
 else
   learners=(members_of_an_ensemble_are_separate_runs one_member_of_anything_is_a_single_model

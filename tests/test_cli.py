@@ -102,6 +102,8 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_ends_a_command():
 import gc, signal, sys
 from alma_jax import commands
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its jobs in the background ignore it
+
 def work():
   gc.callbacks.append(lambda *unused: signal.raise_signal(signal.SIGINT))
   gc.collect()

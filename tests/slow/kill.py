@@ -37,15 +37,16 @@ def compare(flags: Sequence[str], folder: pathlib.Path, kills: int, rng: random.
   finished([*command, whole])  # fills the compilation cache
   start = time.monotonic()
   finished([*command, whole, "--overwrite"])
-  length, total = time.monotonic() - start, _count_lines(whole / "metrics.jsonl")
-  print(f"uninterrupted: {length:.1f} s, {total} mega-batches", flush=True)
+  total = _count_lines(whole / "metrics.jsonl")
+  print(f"uninterrupted: {time.monotonic() - start:.1f} s, {total} mega-batches", flush=True)
   done, different = 0, []
   while done < kills:
-    after = rng.randint(min(_count_lines(killed / "metrics.jsonl"), total - 1), total - 1)
+    done_before = _count_lines(killed / "metrics.jsonl")
+    after = rng.randint(done_before, done_before + (total - done_before) // 2)
     process = subprocess.Popen([*command, killed], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and _count_lines(killed / "metrics.jsonl") <= after:
       time.sleep(0.005)
-    time.sleep(rng.uniform(0, length / total))
+    time.sleep(rng.uniform(0, 0.05))
     process.kill()
     message = [line for line in process.communicate()[1].splitlines() if line.startswith(("running", "resuming"))]
     if process.returncode == 0:
