@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from runs import text_config
+from runs import blobs, text_config
 from stages import examine, setting_of, train
 
 import alma_jax.learners
@@ -77,13 +76,6 @@ def run(setting):
   examine(setting, train(setting)[0])
 
 
-def colours():
-  """x_train, y_train, x_test, y_test of images of 32x32 pixels."""
-  x = np.random.default_rng(0).integers(256, size=(300, 32, 32, 3), dtype=np.uint8)
-  y = np.arange(300, dtype=np.int32) % 3
-  return x[:240], y[:240], x[240:], y[240:]
-
-
 def check(programs, training="advance"):
   """jax can lower everything for both platforms, nothing calls the host, and a step writes where its state was."""
   assert {training, "initial_state", "selected", "_contribute"} <= {program.name for program in programs}
@@ -102,10 +94,10 @@ def test_images(programs, learner):
 
 def test_members_share_each_convolution(programs):
   """A step of an ensemble has as many convolutions as one of a network: members are an axis of them."""
-  counts = {}
+  shape, counts = (32, 32, 3), {}
   for learner in ("sm", "ens"):
     programs.clear()
-    run(setting_of(learner, colours(), model__name="compact"))
+    run(setting_of(learner, (*blobs(60, shape), *blobs(30, shape, seed=1)), model__name="compact"))
     check(programs)
     counts[learner] = [program.count(r"stablehlo\.convolution\(") for program in programs if program.name == "advance"]
   assert counts["ens"] == counts["sm"]
