@@ -12,6 +12,7 @@ import types
 
 import pytest
 import tqdm
+from matplotlib.figure import Figure
 from runs import Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, slow, small_config
 from tensorboardX.record_writer import RecordWriter
 
@@ -19,7 +20,7 @@ import alma_jax
 from alma_jax import commands, errors, export, messages, sweep
 from alma_jax import config as configs
 from alma_jax.reports import page
-from alma_jax.runs import progress
+from alma_jax.runs import plots, progress
 from alma_jax.store import checkpoint, run_files, run_folder
 
 
@@ -251,6 +252,17 @@ def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error
     with pytest.raises(alma_jax.Unsaved, match="run gets no more memory. What was saved before is kept"):
       alma_jax.run(small_config(), tmp_path / "run", data=arrays)
   assert alma_jax.run(small_config(), tmp_path / "run", data=arrays).summary
+
+
+def test_a_picture_without_memory_is_a_lack_of_memory(monkeypatch):
+  figure = Figure()
+
+  def fail(*unused, **named):
+    raise OSError("codec configuration error when writing image file")
+
+  monkeypatch.setattr(figure, "savefig", fail)  # what Pillow raises if its compressor gets no memory
+  with pytest.raises(MemoryError):
+    plots.png(figure)
 
 
 def test_a_lack_of_memory_outside_of_a_run_gets_one_sentence(capsys):

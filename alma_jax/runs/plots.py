@@ -109,9 +109,12 @@ def curve(shown: Curve) -> bytes:
 
 
 def png(figure: "Figure") -> bytes:
-  """The PNG file of a figure."""
+  """The PNG file of a figure. Without memory, Pillow reports a bad configuration, which is raised as a MemoryError."""
   picture = io.BytesIO()
-  figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
+  try:
+    figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
+  except OSError as error:  # nothing is read or written here
+    raise MemoryError(str(error)) from error
   return picture.getvalue()
 
 
