@@ -84,6 +84,22 @@ _CIFAR_PAPER = {f"`{name}`, network of the paper": f"{name}-width8-waiting_time1
                 for name in _PAPER}
 CIFAR_RIVALS, CIFAR_RIVALS_TENFOLD = (
     {**_OURS, "`anytime,v1`": f"anytime_v1-width8-steps{steps}", **_CIFAR_PAPER} for steps in (100, 1000))
+# configs/sweeps/anytime_parts.py: `anytime` with one part changed, and version 1 with one part of `anytime`.
+CHANGED = {label: f"anytime{kind}" for label, kind in {
+    "**`anytime`**": "", "VGG of width 8": "-namevgg-width8", "Adam, rate 0.002": "-optimizeradam-learning_rate0.002",
+    "a stage after every mega-batch": "-scheduleevery-waiting_time1",
+    "stages when data grow by 15 %, not 30 %": "-factor1.15",
+    "batches of 128, not 32": "-batch_size128", "decay in every stage, no average": "-average0.0-decay0.5",
+    "no label smoothing": "-label_smoothing0.0", "no replay": "-replay_share0.0",
+    "no crops and flips": "-shift0-flipfalse", "a tenth of the data for validation": "-val_fraction0.1",
+    "`train.steps_exponent=0.25`": "-steps_exponent0.25"}.items()}
+ADDED = {label: f"anytime_v1-{kind}" for label, kind in {
+    "**`anytime,v1`**": "width8-steps0", "`compact`": "width0-steps0-namecompact",
+    "Muon, rate 0.05": "width8-steps0-optimizermuon-learning_rate0.05",
+    "averaged weights, no decay": "width8-steps0-average0.5-decay0.0",
+    "crops and flips as in `anytime`": "width8-steps0-augmentfalse-shift2-fliptrue",
+    "stages when data grow by 30 %": "width8-steps0-factor1.3-train_at_endtrue",
+    "label smoothing": "width8-steps0-label_smoothing0.1"}.items()}
 BOOKS = {"`anytime`": "anytime", "`anytime,tiny,v1`": "anytime_tiny_v1", "`sm`": "sm",
          "`sm`, `train.decay=0.3`": "sm-decay0.3"}
 CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
@@ -106,6 +122,8 @@ def tables() -> list[tuple[str, str]]:
             for data, budget, kinds in (("MNIST", "98000000.0", MNIST_RIVALS),
                                         ("CIFAR-10", "2900000000.0", CIFAR_RIVALS),
                                         ("CIFAR-10 at ten times the budget", "29000000000.0", CIFAR_RIVALS_TENFOLD))),
+          ("`anytime` with one part changed", compared(read("parts.csv"), CHANGED, "**`anytime`**")),
+          ("Version 1 with one part of `anytime`", compared(read("parts.csv"), ADDED, "**`anytime,v1`**")),
           ("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
           ("Parts", compared(mnist, PARTS, "all parts")), ("The adaptive schedule", adaptive(mnist, *MNIST_PRICES)),
           ("CIFAR-10, 20 mega-batches, width 8", compared(cifar, CIFAR_ONE, "`sm`, 10 epochs")),

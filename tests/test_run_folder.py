@@ -10,6 +10,7 @@ import sys
 import time
 import types
 
+import orbax.checkpoint as ocp
 import pytest
 import tqdm
 from matplotlib.figure import Figure
@@ -240,16 +241,21 @@ def test_other_errors_are_not_disk_problems():
         None if number in (errno.EACCES, errno.EIO) else text.lower())
 
 
-@pytest.mark.parametrize("error", [
-    MemoryError(), ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"),
-    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))])
-def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error):
+GETS_NO_MORE = "run gets no more memory. What was saved before is kept"
+
+
+@pytest.mark.parametrize(("error", "sentence"), [
+    (MemoryError(), GETS_NO_MORE), (ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"), GETS_NO_MORE),
+    (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), GETS_NO_MORE),
+    (RuntimeError("can't start new thread"), GETS_NO_MORE),
+    (ValueError("Invalid key: a"), r"run could not write a checkpoint \(Invalid key: a\)")])  # tensorstore's, without
+def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error, sentence):
   def fail(*unused, **named):
     raise error
 
   with monkeypatch.context() as patch:
-    patch.setattr(checkpoint.Checkpoints, "save", fail)
-    with pytest.raises(alma_jax.Unsaved, match="run gets no more memory. What was saved before is kept"):
+    patch.setattr(ocp.CheckpointManager, "save", fail)
+    with pytest.raises(alma_jax.Unsaved, match=sentence):
       alma_jax.run(small_config(), tmp_path / "run", data=arrays)
   assert alma_jax.run(small_config(), tmp_path / "run", data=arrays).summary
 

@@ -240,7 +240,7 @@ def explained(explain: Callable[[Exception], str | None]) -> Iterator[None]:
 
 
 def shortage(path: pathlib.Path, error: Exception) -> str | None:
-  """About an error of the disk or a lack of memory."""
+  """About an error of the disk, a lack of memory, or a checkpoint that could not be written for another reason."""
   problem = disk_problem(error)
   if problem is not None:
     return (f"{path} cannot be written: {problem}. What was saved before is kept. Run the command again once the disk "
@@ -248,4 +248,7 @@ def shortage(path: pathlib.Path, error: Exception) -> str | None:
   if is_out_of_memory(error):
     return (f"the run in {run_files.shown(path)} gets no more memory. What was saved before is kept. Run the command "
             "again where the process may have more, and it continues from there.")
+  if isinstance(error, checkpoint.NotSaved):
+    return (f"the run in {run_files.shown(path)} could not write a checkpoint ({error}), which a lack of memory also "
+            "causes. What was saved before is kept. Run the command again, and it continues from there.")
   return None

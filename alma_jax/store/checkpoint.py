@@ -7,12 +7,13 @@ stream of tasks), each in one file, and the lines of metrics.jsonl, so that late
 sealed in parts of a fixed size; a checkpoint itself holds the lines after the last sealed part. At least one line is
 never sealed, because a live run may take its last line back.
 """
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +33,10 @@ _PART = 128  # lines of metrics.jsonl that are sealed in one file
 
 Meta = dict[str, Any]
 Leaves = dict[str, np.ndarray]
+
+
+class NotSaved(RuntimeError):
+  """Orbax could not write a checkpoint. The message is its reason, the cause its exception."""
 
 
 class Checkpoints:
@@ -79,9 +84,9 @@ class Checkpoints:
       permanent: whether to keep it permanently.
 
     Raises:
-      RuntimeError: Orbax did not write it.
+      NotSaved: Orbax did not write it, or the one before it.
     """
-    self._manager.wait_until_finished()
+    self.wait()
     self._delete_stale()
     step = (self._manager.latest_step() or 0) + 1
     if permanent:
@@ -97,10 +102,11 @@ class Checkpoints:
                 frozen=self._frozen.save(len(frozen), lambda i: _packed(frozen[i])))
     meta = dict(meta, meta_sha256=run_files.digest_of(meta))
     meta = json.loads(json.dumps(meta))  # a copy: Orbax writes it later, when the caller's lists have grown
-    saved = self._manager.save(step, args=ocp.args.Composite(
-        meta=ocp.args.JsonSave(meta), arrays=ocp.args.StandardSave(arrays)))
+    with _of_orbax():
+      saved = self._manager.save(step, args=ocp.args.Composite(
+          meta=ocp.args.JsonSave(meta), arrays=ocp.args.StandardSave(arrays)))
     if not saved:
-      raise RuntimeError(f"Orbax skipped checkpoint {step} of {self._folder}")
+      raise NotSaved(f"Orbax skipped checkpoint {step}")
 
   def newest(self) -> "Opened | None":
     """The newest undamaged checkpoint, or None if no checkpoint exists.
@@ -160,12 +166,13 @@ class Checkpoints:
     self._frozen.renew()
 
   def wait(self) -> None:
-    """Waits until what was saved is on disk."""
-    self._manager.wait_until_finished()
+    """Waits until what was saved is on disk, or raises NotSaved."""
+    with _of_orbax():
+      self._manager.wait_until_finished()
 
   def finish(self) -> None:
-    """Waits until everything is on disk, and tidies up."""
-    self._manager.wait_until_finished()
+    """Waits until everything is on disk, or raises NotSaved, and tidies up."""
+    self.wait()
     if self._keep:
       self._delete_stale()
     self._manager.close()
@@ -268,3 +275,12 @@ def _sum_of(array: Any) -> list[Any]:
   """[SHA-256, shape, dtype] of an array, as JSON holds it."""
   array = np.asarray(array)
   return [hashlib.sha256(np.ascontiguousarray(array).data).hexdigest(), list(array.shape), str(array.dtype)]
+
+
+@contextlib.contextmanager
+def _of_orbax() -> Iterator[None]:
+  """Without memory, Orbax fails in many ways."""
+  try:
+    yield
+  except Exception as error:
+    raise NotSaved(reason(error)) from error
