@@ -1,6 +1,7 @@
 """Prints the tables of docs/results/anytime from CSV files of reports.
 
     python benchmarks/results.py
+    python benchmarks/results.py --fronts docs/results/anytime/fronts.svg     a figure of the rivals, too
 
 CER is the mean ± sample standard deviation over the seeds; differences are means of the differences of each seed.
 In the tables of the adaptive schedule ratios have an interval: 95 %, by the t distribution over the ratios of the
@@ -11,9 +12,14 @@ import pathlib
 import sys
 
 import evidence
+import numpy as np
 import pandas as pd
+import themes
+from matplotlib.lines import Line2D
 
 from alma_jax import commands
+from alma_jax.reports import drawing, trade_offs
+from alma_jax.reports.drawing import Line, Panel, Plot
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs/results/anytime"
 MACS, HELD = "cumulative_fwd_macs", "cumulative_params"
@@ -100,6 +106,9 @@ ADDED = {label: f"anytime_v1-{kind}" for label, kind in {
     "crops and flips as in `anytime`": "width8-steps0-augmentfalse-shift2-fliptrue",
     "stages when data grow by 30 %": "width8-steps0-factor1.3-train_at_endtrue",
     "label smoothing": "width8-steps0-label_smoothing0.1"}.items()}
+# {(data, mega-batches): {budget: (kind of runs of `anytime` in frontier.csv, learners that the figure shows)}}
+BUDGETED = {("MNIST", 500): {9.8e6: ("m9", MNIST_RIVALS), 9.8e7: ("m10", MNIST_RIVALS)},
+            ("CIFAR-10", 20): {2.9e9: ("c10", CIFAR_RIVALS), 2.9e10: ("c11", CIFAR_RIVALS_TENFOLD)}}
 BOOKS = {"`anytime`": "anytime", "`anytime,tiny,v1`": "anytime_tiny_v1", "`sm`": "sm",
          "`sm`, `train.decay=0.3`": "sm-decay0.3"}
 CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
@@ -107,7 +116,11 @@ CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
 
 def main() -> None:
   """Prints all tables."""
-  commands.Parser("benchmarks/results.py", __doc__).parse_args()
+  parser = commands.Parser("benchmarks/results.py", __doc__)
+  parser.add_argument("--fronts", type=pathlib.Path, metavar="FILE", help="SVG file that is written")
+  given = parser.parse_args()
+  if given.fronts:
+    themes.write(drawing.draw(fronts()), given.fronts)
   for title, table in tables():
     print(f"{title}\n\n{table}\n")
 
@@ -119,9 +132,10 @@ def tables() -> list[tuple[str, str]]:
   return [("The frontier", frontier()),
           *((f"Rivals on {data}", compared(rivals, {label: f"budget{budget}-{kind}" for label, kind in kinds.items()},
                                            "**`anytime`**"))
-            for data, budget, kinds in (("MNIST", "98000000.0", MNIST_RIVALS),
-                                        ("CIFAR-10", "2900000000.0", CIFAR_RIVALS),
-                                        ("CIFAR-10 at ten times the budget", "29000000000.0", CIFAR_RIVALS_TENFOLD))),
+            for data, budget, kinds in (("MNIST at a tenth of the budget", 9.8e6, MNIST_RIVALS),
+                                        ("MNIST", 9.8e7, MNIST_RIVALS),
+                                        ("CIFAR-10", 2.9e9, CIFAR_RIVALS),
+                                        ("CIFAR-10 at ten times the budget", 2.9e10, CIFAR_RIVALS_TENFOLD))),
           ("`anytime` with one part changed", compared(read("parts.csv"), CHANGED, "**`anytime`**")),
           ("Version 1 with one part of `anytime`", compared(read("parts.csv"), ADDED, "**`anytime,v1`**")),
           ("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
@@ -168,6 +182,29 @@ def frontier() -> str:
     rows.append([data, budget, spread(mine["cer"]), first, f"{mine['final_error'].mean():.4f}",
                  brief(mine[MACS].mean()), brief(mine[HELD].mean())])
   return markdown(rows, [])
+
+
+def fronts() -> Plot:
+  """CER against the compute that `anytime` and its rivals may spend. A line joins a learner's budgets."""
+  rivals, ours, keys, panels = read("rivals.csv"), read("frontier.csv"), dict[str, Line2D](), []
+  for (data, num), budgets in BUDGETED.items():
+    found = dict[str, list[tuple[float, pd.Series]]]()
+    for budget, (own, kinds) in budgets.items():
+      for label, kind in kinds.items():
+        name = label.translate({ord(mark): None for mark in "`*"}).replace(", network of the paper", ", paper's network")
+        runs, kind = (ours, own) if kind == "anytime" else (rivals, f"budget{budget}-{kind}")
+        if kind in runs.index:
+          found.setdefault(name, []).append((num * budget, runs.loc[kind]["cer"]))
+    lines = []
+    for name, points in found.items():
+      learner, _, network = name.partition(", ")
+      key = keys.setdefault(name, drawing.key(name, name if network == "v1" else learner, "paper" in network))
+      macs, cer, deviation = np.array([(at, each.mean(), each.std()) for at, each in points]).T
+      lines.append(Line(key, macs, cer, cer - deviation, cer + deviation))
+    corners = [point for line in lines for point in zip(line.x, line.y)]
+    panels.append(Panel(f"{data}, {num} mega-batches", lines, trade_offs.front(*zip(*corners)), x="multiply-adds",
+                        y="CER"))
+  return Plot("", panels, [*keys.values()], 2, (drawing.COLUMN, 2.6), shared="none")
 
 
 def markdown(rows: list[list[str]], counts: list[str]) -> str:

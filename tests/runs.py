@@ -59,6 +59,18 @@ def text_config(books, learner="sm", **changes):
   return config
 
 
+def task_config(learner, **changes):
+  """The first tasks of the digits stream, trained shortly; `train__epochs=3` changes a field."""
+  c = configs.tasks(learner, "digits")
+  c.stream.num_megabatches, c.model.width, c.train.epochs, c.train.batch_size = 5, 8, 12, 32
+  c.train.learning_rate, c.train.weight_decay, c.log.progress = (1e-2,), (0.0, 1e-3), False
+  c.checkpoint.keep_every, c.train.steps = 1, 60 if learner == "replay" else 0
+  for name, value in changes.items():
+    section, _, field = name.partition("__")
+    c[section][field] = value
+  return c
+
+
 def sentences(seed, num=60):
   rng = np.random.default_rng(seed)
   return "\n".join(" ".join(rng.choice(SPOKEN.split(), 8)) for _ in range(num))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from runs import lines, slow, small_config
+from runs import lines, slow, small_config, task_config
 
 import alma_jax
 from alma_jax import config as configs
@@ -22,18 +22,6 @@ from alma_jax.training import loop
 
 FROZEN = ("independent", "finetune", "new_head", "oracle", "select", "mntdp")
 LEARNERS = (*FROZEN, "replay")
-
-
-def task_config(learner, **changes):
-  """The first tasks of the digits stream, trained shortly; `train__epochs=3` changes a field."""
-  c = configs.tasks(learner, "digits")
-  c.stream.num_megabatches, c.model.width, c.train.epochs, c.train.batch_size = 5, 8, 12, 32
-  c.train.learning_rate, c.train.weight_decay, c.log.progress = (1e-2,), (0.0, 1e-3), False
-  c.checkpoint.keep_every, c.train.steps = 1, 60 if learner == "replay" else 0
-  for name, value in changes.items():
-    section, _, field = name.partition("__")
-    c[section][field] = value
-  return c
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
-from runs import blobs, text_config
+from runs import blobs, task_config, text_config
 from stages import examine, setting_of, train
 
+import alma_jax
 import alma_jax.learners
 from alma_jax import config as configs
 from alma_jax.config.registry import LEARNERS
@@ -41,7 +42,7 @@ class Lowered:
     leaves, structure = jax.tree.flatten((args, kwargs))
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
       return self._jitted(*args, **kwargs)
-    key = structure, *((leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf for leaf in leaves)
+    key = structure, *((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf for leaf in leaves)
     if key not in self._known:
       traced = self._jitted.trace(*args, **kwargs)
       text = traced.lower(lowering_platforms=("cuda", "tpu")).as_text()
@@ -119,3 +120,9 @@ def test_precision(programs, precision):
 def test_text(programs, books, learner):
   run(settings.prepare(configs.parse(text_config(books, learner))))
   check(programs, "step")
+
+
+@pytest.mark.parametrize("learner", LEARNERS["tasks"])
+def test_task_streams(programs, learner, tmp_path):
+  alma_jax.run(task_config(learner, stream__num_megabatches=2), tmp_path / "run")
+  check(programs)
