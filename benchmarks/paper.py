@@ -14,6 +14,7 @@ import evidence
 import numpy as np
 import pandas as pd
 from compared import (
+  LARGE,
   SMALL,
   Judged,
   above_best,
@@ -71,6 +72,17 @@ def ensembles_are_better(runs: Runs) -> list[Cell]:
   return against(runs.plain(), ENSEMBLES, GROWING, above_best)
 
 
+def mixed_or_apart(small: bool) -> Callable[[Runs], list[Cell]]:
+  """`ens` against `umix` of small networks, which mixing should help, or the other way round of large ones."""
+  better, worse = ("umix", "ens") if small else ("ens", "umix")
+
+  def cells(runs: Runs) -> list[Cell]:
+    runs = runs.plain()
+    chosen = runs.table[WIDTH] <= SMALL if small else runs.table[WIDTH] >= LARGE
+    return against(runs.where(chosen), (better,), (worse,), above_best)
+  return cells
+
+
 def growing_helps(small: bool, learners: Sequence[str] = GROWING) -> Callable[[Runs], list[Cell]]:
   """Each of some growing learners against `sm` that starts from the same network; `small`: only up to width 8."""
   def cells(runs: Runs) -> list[Cell]:
@@ -82,16 +94,17 @@ def growing_helps(small: bool, learners: Sequence[str] = GROWING) -> Callable[[R
   return cells
 
 
-def fixed_is_better(*budget: str, same_wait: bool = True,
-                    learners: Sequence[str] = GROWING) -> Callable[[Runs], list[Cell]]:
-  """The best of some growing learners against the best fixed one, within budgets.
+def fixed_is_better(*budget: str, same_wait: bool = True, learners: Sequence[str] = GROWING,
+                    rivals: Sequence[str] = FIXED) -> Callable[[Runs], list[Cell]]:
+  """The best of some learners against the best of others, which should be better, within budgets.
 
   Args:
     budget: columns of the costs.
     same_wait: whether both have the same waiting time; else each may have any.
-    learners: the growing ones.
+    learners: by default those that grow.
+    rivals: by default those that do not.
   """
-  sides = lambda kind: 1 if kind[LEARNER] in learners else -1 if kind[LEARNER] in FIXED else 0
+  sides = lambda kind: 1 if kind[LEARNER] in learners else -1 if kind[LEARNER] in rivals else 0
   return lambda runs: _best_of_both(runs.plain().repeated(), budget, sides, [WAIT] if same_wait else [])
 
 
@@ -276,6 +289,38 @@ def replay_lowers_the_score(runs: Runs) -> list[Cell]:
   return found
 
 
+def replay_helps_less(runs: Runs) -> list[Cell]:
+  """By how much less replay lowers the score of `gens` than that of another learner of its width and waiting time."""
+  gains = []
+  for _, alike in runs.repeated().warm().apart(REPLAY):
+    kinds = [*alike.kinds()]
+    if len(kinds) > 1 and kinds[0][0][REPLAY] == 0:
+      gains.append((kinds[0][0], evidence.log_ratio(kinds[0][1], kinds[-1][1])))
+  same = lambda kind: key(kind, (WIDTH, WAIT))
+  return [cell(kind, minus(gain, least)) for mine, least in gains if mine[LEARNER] == "gens"
+          for kind, gain in gains if kind is not mine and same(kind) == same(mine)]
+
+
+def waiting_for_all_ends_lowest(runs: Runs) -> list[Cell]:
+  """The final error of fixed learners: at the best shorter waiting time, against one training on all data."""
+  found = []
+  for _, alike in runs.where((runs.table[REPLAY] == 0) & runs.table[LEARNER].isin(FIXED)).apart(WAIT):
+    *shorter, (last, final) = sorted(alike.kinds("final_error"), key=lambda pair: pair[0][WAIT])
+    if shorter and last[WAIT] == runs.total:
+      found.append(cell(last, evidence.log_ratio(evidence.best([values for _, values in shorter]), final)))
+  return found
+
+
+def large_after_one_beats_small(runs: Runs) -> list[Cell]:
+  """The smallest mixture after the last mega-batch, against the largest one after the first, both at w = 1."""
+  alike = runs.where((runs.table[LEARNER] == "sm") & (runs.table[WAIT] == 1) & (runs.table[STEPS] == 1))
+  last, first = ([*alike.at(t).kinds()] for t in (runs.total, 1))
+  if len(last) < 2:
+    return []
+  small, large = (pick(its, key=lambda pair: pair[0][EXPERTS]) for pick, its in ((min, last), (max, first)))
+  return [Cell(f"{number(large[0][EXPERTS])} experts", evidence.log_ratio(small[1], large[1]))]
+
+
 def replay_is_best(runs: Runs) -> list[Cell]:
   """The best kind of run without replay against the best one with it, of each width."""
   runs, found = runs.repeated(), []
@@ -366,14 +411,18 @@ def _steps(total: int, kind: Kind) -> str:
   return f"{'as many' if times == 1 else f'{times:g} times the'} steps in all"
 
 
-def final_size_is_better(runs: Runs) -> list[Cell]:
-  """`gmoe` that does not wait, against `sm` with as many experts from the beginning as it has at the end."""
+def final_size_is_better(runs: Runs, between: bool = False) -> list[Cell]:
+  """`gmoe` that does not wait, against `sm` with as many experts from the beginning as it has at the end.
+
+  `between`: against the one with the median number of experts instead.
+  """
   found = []
   for mine, values in runs.where(runs.table[WAIT] == 1).kinds():
-    rivals = [pair for pair in runs.kinds() if pair[0][LEARNER] == "sm" and mine[LEARNER] == "gmoe"
-              and key(pair[0], (WIDTH, WAIT, STEPS)) == key(mine, (WIDTH, WAIT, STEPS))]
-    if rivals:
-      found.append(cell(mine, evidence.log_ratio(values, max(rivals, key=lambda pair: pair[0][EXPERTS])[1])))
+    rivals = sorted((pair for pair in runs.kinds() if pair[0][LEARNER] == "sm" and mine[LEARNER] == "gmoe"
+                     and key(pair[0], (WIDTH, WAIT, STEPS)) == key(mine, (WIDTH, WAIT, STEPS))),
+                    key=lambda pair: pair[0][EXPERTS])
+    if rivals and (not between or len(rivals) > 2):
+      found.append(cell(mine, evidence.log_ratio(values, rivals[len(rivals) // 2 if between else -1][1])))
   return found
 
 

@@ -41,6 +41,8 @@ def test_what_you_set_wins():
     assert set(decided(budgeted(3e6, **{name: 5}))) == set(free) - {path}
   assert decided(budgeted(3e6, model__width=5, train__steps=5)).keys() == {"train.batch_size"}
   assert decided(budgeted(3e6, model__width=5, train__steps=5, train__batch_size=5)) == {}
+  with pytest.raises(alma_jax.BadInput, match="pay for your model.width, train.steps, train.batch_size; raise"):
+    decided(budgeted(3e4, model__width=5, train__steps=50, train__batch_size=50))
 
 
 @pytest.mark.parametrize(("steps", "paid"), [(0.9, None), (1.0, 1), (1.6, 1), (1.97, 2), (3.5, 3), (4.5, 4)])

@@ -54,7 +54,7 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before:
     return {}
   set_ = {_WIDTH: config.model.width, _STEPS: config.train.steps, _BATCH: config.train.batch_size}
   free = {path for path, value in set_.items() if not value}
-  if before.keys() == free:
+  if before and before.keys() == free:
     return before
   num = config.stream.num_megabatches or UNLIMITED
   total = num * config.train.budget

@@ -259,3 +259,53 @@ def test_the_largest_network_is_the_one_that_leads_early(monkeypatch):
   cells = judged(paper.large_networks_lead_early, rows)
   assert seen == [50]  # once: w = 100 has no training yet
   assert [*cells[0].effects.values()] == [math.log(64)] * 3
+
+
+def test_ensembles_trained_apart_or_as_one():
+  import paper
+  rows = [(learner, width, 10, 0, seed, 2.0 if (learner == "ens") == (width < 16) else 1.0, 1.0)
+          for learner in ("ens", "umix") for width in (4, 8, 32) for seed in SEEDS]
+  for small, widths in ((True, ["width 4", "width 8"]), (False, ["width 32"])):
+    cells = judged(paper.mixed_or_apart(small), rows)
+    assert [cell.groups["model.width"] for cell in cells] == widths
+    assert {effect for cell in cells for effect in cell.effects.values()} == {math.log(2)}
+
+
+def test_an_ensemble_within_the_budget_of_a_wider_network():
+  import paper
+  kinds = (("ens", 4, 2.0, 5.0), ("sm", 4, 4.0, 1.0), ("sm", 16, 1.0, 4.0), ("sm", 64, 0.1, 64.0))
+  rows = [(learner, width, 10, 0, seed, cer, comp) for learner, width, cer, comp in kinds for seed in SEEDS]
+  (cell,) = judged(paper.fixed_is_better("cumulative_fwd_macs", learners=("sm",), rivals=("ens",)), rows)
+  assert [*cell.effects.values()] == [math.log(0.5)] * 3
+
+
+def test_by_how_much_less_replay_helps_a_growing_ensemble():
+  import paper
+  cer = {("sm", 0): 4.0, ("sm", 1): 1.0, ("gens", 0): 4.0, ("gens", 1): 2.0}
+  rows = [(learner, width, 50, replay, seed, value, 1.0) for (learner, replay), value in cer.items()
+          for width in (8, 32) for seed in SEEDS if width == 8 or learner == "sm"]
+  (cell,) = judged(paper.replay_helps_less, rows)
+  assert [*cell.effects.values()] == [math.log(2)] * 3
+
+
+def test_one_training_at_the_end():
+  import paper
+  cer = {1: 4.0, 10: 2.0, 500: 1.0}
+  rows = [(learner, 8, wait, 0, seed, value, 1.0) for learner in ("sm", "gens") for wait, value in cer.items()
+          for seed in SEEDS]
+  (cell,) = judged(paper.waiting_for_all_ends_lowest, rows)
+  assert [*cell.effects.values()] == [math.log(2)] * 3
+  assert not judged(paper.waiting_for_all_ends_lowest, [row for row in rows if row[2] < 500])
+
+
+def test_a_large_text_model_after_one_mega_batch(tmp_path):
+  import claims
+  import paper
+  runs, stream = text_runs()
+  stream.loc[stream["t"] == 1, "perplexity"] *= 3
+  keep(tmp_path, "text", runs, stream)
+  runs = claims.read(tmp_path / "text", {})
+  (cell,) = paper.large_after_one_beats_small(runs)
+  assert list(cell.effects.values()) == pytest.approx([0.02 * 8 - math.log(3)] * 3, abs=0.01)
+  (cell,) = paper.final_size_is_better(runs, between=True)
+  assert list(cell.effects.values()) == pytest.approx([0.02 * (8 - 4) - 0.1] * 3, abs=0.01)
