@@ -50,7 +50,8 @@ The paper makes claims, and we ran the experiments again: {num} runs. The short 
   opposed.
 - **depends**: significant both ways; the page of the study says on what.
 - **in part**: only some comparisons of costs support the claim.
-- **cannot tell**: fewer than three seeds, or not significant.
+- **cannot tell**: fewer than three seeds, or not significant. `verdicts.csv` says how many seeds would decide it if
+  the mean and the deviation stayed as they are.
 - An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
 
 A number says by how much the first of [two quantities](#what-we-compare) exceeds the second: the geometric mean over
@@ -129,7 +130,8 @@ _COMMANDS = """
 
 `python benchmarks/claims.py docs/results` writes this page and two tables from the runs in `STUDY/runs.csv`:
 
-- `verdicts.csv`: each claim and study, with its interval, p, groups, and the command that makes missing runs.
+- `verdicts.csv`: each claim and study, with its interval, p, how many seeds would decide it, groups, and the command
+  that makes missing runs.
 - `comparisons.csv`: each comparison, as a ratio (1.1 for +10 %) or in points.
 
 To add a seed, run `alma sweep --config=sweeps/STUDY --seeds=3`, and then:
@@ -372,12 +374,15 @@ def _number(found: Evidence | Judged | str, points: bool) -> str:
 
 def _counts(found: Evidence | Judged | str, p: float, points: bool, complete: tuple[int, int]) -> dict[str, str]:
   """The cells that say what a number rests on. `complete`: see Runs."""
-  cells = dict.fromkeys(("comparisons", "for it", "lowest", "median", "highest", "seeds", "p", "where"), "")
+  cells = dict.fromkeys(("comparisons", "for it", "lowest", "median", "highest", "seeds", "p", "would decide", "where"),
+                        "")
   if isinstance(found, str):
     return cells
   cells |= {"seeds": str(found.seeds), "p": "" if math.isnan(p) else f"{p:.2g}"}
   if isinstance(found, Judged):
     return cells
+  if (more := evidence.seeds_to_decide(found, p)) or verdict_of(found, p).strip("*") == evidence.CANNOT_TELL:
+    cells["would decide"] = f"{more} seeds" if more else f"over {evidence.MOST_SEEDS} seeds"
   form, _ = _form(found, points)
   marks = {1: " ▲", -1: " ▼", 0: ""}
   where = [f"{group.value}{marks[group.sign]}: {group.positive} of {group.cells}" for group in found.conditions()]

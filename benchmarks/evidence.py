@@ -16,12 +16,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from alma_jax.reports import statistics
 from alma_jax.reports.statistics import LEVEL, Estimate, holm
 
 AGREES, DISAGREES, CANNOT_TELL, IN_PART, DEPENDS = "agrees", "disagrees", "cannot tell", "in part", "depends"
-FEWEST = 3  # seeds of a verdict
+FEWEST, MOST_SEEDS = 3, 100  # seeds of a verdict, and of a study that anyone would run
 
 
 class Cell(NamedTuple):
@@ -188,6 +189,20 @@ def basis(found: Evidence, adjusted: float) -> str:
   """What a number rests on, e.g. "5 seeds; p = 0.03"."""
   said = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
   return said if math.isnan(adjusted) else f"{said}; p = {adjusted:.2g}"
+
+
+def seeds_to_decide(found: Evidence, adjusted: float) -> int | None:
+  """How many seeds would make the mean effect significant if it and its deviation stayed as they are.
+
+  The p-value is multiplied by what its correction has multiplied it by. None: it is significant, not tested, or takes
+  more than MOST_SEEDS.
+  """
+  if not (math.isfinite(found.high) and found.p > 0 and adjusted >= LEVEL):
+    return None
+  num = np.arange(found.seeds + 1, MOST_SEEDS + 1)
+  error = (found.high - found.low) / 2 / stats.t.ppf(1 - LEVEL / 2, found.seeds - 1) * np.sqrt(found.seeds / num)
+  decided = 2 * stats.t.sf(abs(found.mean) / error, num - 1) * adjusted / found.p < LEVEL
+  return int(num[decided.argmax()]) if decided.any() else None
 
 
 def orders(seeds: Collection[int]) -> list[dict[int, int]]:

@@ -29,6 +29,17 @@ def test_a_mean_effect_and_its_interval():
   assert (both.p, both.mean, both.cells, both.positive) == pytest.approx((found.p, 0.2, 2, 2))
 
 
+def test_how_many_seeds_would_decide():
+  import evidence
+  found = weighed(cell(0.1, 0.2, 0.3))
+  # With 4 seeds t = 0.2 / (0.1 / 2) = 4 and p = 0.028; with 5 seeds t = 4.47 and p = 0.011.
+  assert evidence.seeds_to_decide(found, found.p) == 4
+  assert evidence.seeds_to_decide(found, 3 * found.p) == 5  # three times 0.028 is not below 0.05
+  assert evidence.seeds_to_decide(found, 0.04) is None
+  assert evidence.seeds_to_decide(weighed(cell(-1.0, 0.0, 1.0001)), 1.0) is None  # more than anyone would run
+  assert evidence.seeds_to_decide(weighed(cell(0.1, 0.2)), math.nan) is None
+
+
 def test_a_cell_without_effect_does_not_support_a_claim():
   assert weighed(cell(0.0, 0.0, 0.0), cell(0.1, 0.2, 0.3)).positive == 1
 
