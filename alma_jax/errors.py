@@ -6,7 +6,7 @@ from collections.abc import Iterator
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG)
 _IN_TEXTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # other messages are ambiguous: "Permission denied"
 _OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", os.strerror(errno.ENOMEM),
-              "can't start new thread")  # Python's, without memory for the stack
+              "can't start new thread")  # Python says this, if a limit is reached or memory is short
 
 
 class BadInput(ValueError):

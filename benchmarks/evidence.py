@@ -22,7 +22,7 @@ from alma_jax.reports import statistics
 from alma_jax.reports.statistics import LEVEL, Estimate, holm
 
 AGREES, DISAGREES, CANNOT_TELL, IN_PART, DEPENDS = "agrees", "disagrees", "cannot tell", "in part", "depends"
-FEWEST, MOST_SEEDS = 3, 100  # seeds of a verdict, and of a study that anyone would run
+FEWEST, MOST_SEEDS = 3, 100  # seeds that a verdict needs; the most that anyone would run
 
 
 class Cell(NamedTuple):
@@ -192,10 +192,10 @@ def basis(found: Evidence, adjusted: float) -> str:
 
 
 def seeds_to_decide(found: Evidence, adjusted: float) -> int | None:
-  """How many seeds would make the mean effect significant if it and its deviation stayed as they are.
+  """How many seeds would make the mean effect significant, if it and its standard deviation did not change.
 
-  The p-value is multiplied by what its correction has multiplied it by. None: it is significant, not tested, or takes
-  more than MOST_SEEDS.
+  Assumes that the correction multiplies p by the same factor as now. None if the effect is already significant, is not
+  tested, or needs more than MOST_SEEDS.
   """
   if not (math.isfinite(found.high) and found.p > 0 and adjusted >= LEVEL):
     return None

@@ -3,12 +3,13 @@
     python benchmarks/held_out.py --name=mnist --data_dir=DIR --held_out=10000 --out=held_out.npz
     python benchmarks/held_out.py --name=cifar10 --change=noise40 --out=noise40.npz
 
-Choices of numbers are made on such data: no test image is in the file. `--change` makes other data of it:
+Choose hyper-parameters on it: the file has no test image. `--change` derives other data from it:
 
     grey      the images without colour
-    noise20   20 % of the training labels are drawn at random; noise40: 40 %
-    large     20,000 and 4,000 images, enlarged to 64x64 pixels
-    pairs     100 classes: 40,000 and 10,000 pairs of neighbouring images without 4 columns on both sides
+    noise20   20 % of the training labels are random
+    noise40   40 % of them
+    large     20,000 training and 4,000 test images, enlarged to 64x64 pixels
+    pairs     100 classes: 40,000 training and 10,000 test pairs of images side by side, without 4 columns on each side
 """
 import argparse
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def main() -> None:
   parser.add_argument("--name", default="mnist", help="as dataset.name")
   parser.add_argument("--data_dir", default="", help="as dataset.data_dir")
   parser.add_argument("--held_out", type=int, default=10_000, help="number of images that are held out")
-  parser.add_argument("--change", choices=CHANGES)
+  parser.add_argument("--change", choices=CHANGES, help="changes the data, see above")
   parser.add_argument("--out", default="held_out.npz")
   args = parser.parse_args()
   data = datasets.load(args.name, args.data_dir)

@@ -73,7 +73,7 @@ def ensembles_are_better(runs: Runs) -> list[Cell]:
 
 
 def mixed_or_apart(small: bool) -> Callable[[Runs], list[Cell]]:
-  """`ens` against `umix` of small networks, which mixing should help, or the other way round of large ones."""
+  """`ens` against `umix` for small networks, where `umix` should win; else `umix` against `ens` for large ones."""
   better, worse = ("umix", "ens") if small else ("ens", "umix")
 
   def cells(runs: Runs) -> list[Cell]:
@@ -96,7 +96,7 @@ def growing_helps(small: bool, learners: Sequence[str] = GROWING) -> Callable[[R
 
 def fixed_is_better(*budget: str, same_wait: bool = True, learners: Sequence[str] = GROWING,
                     rivals: Sequence[str] = FIXED) -> Callable[[Runs], list[Cell]]:
-  """The best of some learners against the best of others, which should be better, within budgets.
+  """The best of `learners` against the best of `rivals`, which should be better, within budgets.
 
   Args:
     budget: columns of the costs.
@@ -290,7 +290,7 @@ def replay_lowers_the_score(runs: Runs) -> list[Cell]:
 
 
 def replay_helps_less(runs: Runs) -> list[Cell]:
-  """By how much less replay lowers the score of `gens` than that of another learner of its width and waiting time."""
+  """How much less replay lowers the score of `gens` than of another learner with the same width and waiting time."""
   gains = []
   for _, alike in runs.repeated().warm().apart(REPLAY):
     kinds = [*alike.kinds()]
@@ -298,7 +298,7 @@ def replay_helps_less(runs: Runs) -> list[Cell]:
       gains.append((kinds[0][0], evidence.log_ratio(kinds[0][1], kinds[-1][1])))
   same = lambda kind: key(kind, (WIDTH, WAIT))
   return [cell(kind, minus(gain, least)) for mine, least in gains if mine[LEARNER] == "gens"
-          for kind, gain in gains if kind is not mine and same(kind) == same(mine)]
+          for kind, gain in gains if kind[LEARNER] != "gens" and same(kind) == same(mine)]
 
 
 def waiting_for_all_ends_lowest(runs: Runs) -> list[Cell]:
@@ -414,7 +414,7 @@ def _steps(total: int, kind: Kind) -> str:
 def final_size_is_better(runs: Runs, between: bool = False) -> list[Cell]:
   """`gmoe` that does not wait, against `sm` with as many experts from the beginning as it has at the end.
 
-  `between`: against the one with the median number of experts instead.
+  `between`: against the `sm` with the median number of experts instead.
   """
   found = []
   for mine, values in runs.where(runs.table[WAIT] == 1).kinds():

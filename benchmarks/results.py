@@ -1,7 +1,7 @@
 """Prints the tables of docs/results/anytime from CSV files of reports.
 
     python benchmarks/results.py
-    python benchmarks/results.py --fronts docs/results/anytime/fronts.svg     a figure of the rivals, too
+    python benchmarks/results.py --fronts docs/results/anytime/fronts.svg     also draws the rivals
 
 CER is the mean ± sample standard deviation over the seeds; differences are means of the differences of each seed.
 In the tables of the adaptive schedule ratios have an interval: 95 %, by the t distribution over the ratios of the
@@ -74,8 +74,9 @@ CIFAR_ONE = {
 }
 # {(data, multiply-adds of a mega-batch): the kind of runs in frontier.csv}, and version 1 at the same multiply-adds.
 FRONTIER = {("digits, 20", "1.1e8"): "digits", ("MNIST, 500", "9.8e6"): "m9", ("MNIST, 500", "9.8e7"): "m10",
-            ("CIFAR-10, 20", "2.9e9"): "c10", ("CIFAR-10, 20", "2.9e10"): "c11"}
-FIRST = {"m10": ("runs.csv", "anytime"), "c11": ("cifar.csv", f"{_SMALL}anytime-steps1000")}
+            ("CIFAR-10, 20", "2.9e9"): "c10", ("CIFAR-10, 20", "2.9e10"): "c11", ("CIFAR-10, 100", "3.5e10"): "c100"}
+FIRST = {"m10": ("runs.csv", "anytime"), "c11": ("cifar.csv", f"{_SMALL}anytime-steps1000"),
+         "c100": ("cifar.csv", "anytime")}
 # Rivals at the same multiply-adds: the kinds of runs in rivals.csv are these, after "budget{B}-".
 _OURS = {
     "**`anytime`**": "anytime",
@@ -96,8 +97,8 @@ CIFAR_RIVALS, CIFAR_RIVALS_TENFOLD = (
 CHANGED = {label: f"anytime{kind}" for label, kind in {
     "**`anytime`**": "", "VGG of width 8": "-namevgg-width8", "Adam, rate 0.002": "-optimizeradam-learning_rate0.002",
     "a stage after every mega-batch": "-scheduleevery-waiting_time1",
-    "stages when data grow by 15 %, not 30 %": "-factor1.15",
-    "batches of 128, not 32": "-batch_size128", "decay in every stage, no average": "-average0.0-decay0.5",
+    "a stage when the data have grown by 15 %, not 30 %": "-factor1.15",
+    "batches of 128, not 32": "-batch_size128", "decay in every stage, no averaged weights": "-average0.0-decay0.5",
     "no label smoothing": "-label_smoothing0.0", "no replay": "-replay_share0.0",
     "no crops and flips": "-shift0-flipfalse", "a tenth of the data for validation": "-val_fraction0.1",
     "`train.steps_exponent=0.25`": "-steps_exponent0.25"}.items()}
@@ -106,11 +107,20 @@ ADDED = {label: f"anytime_v1-{kind}" for label, kind in {
     "Muon, rate 0.05": "width8-steps0-optimizermuon-learning_rate0.05",
     "averaged weights, no decay": "width8-steps0-average0.5-decay0.0",
     "crops and flips as in `anytime`": "width8-steps0-augmentfalse-shift2-fliptrue",
-    "stages when data grow by 30 %": "width8-steps0-factor1.3-train_at_endtrue",
+    "a stage when the data have grown by 30 %": "width8-steps0-factor1.3-train_at_endtrue",
     "label smoothing": "width8-steps0-label_smoothing0.1"}.items()}
 # {(data, mega-batches): {budget: (kind of runs of `anytime` in frontier.csv, learners that the figure shows)}}
 BUDGETED = {("MNIST", 500): {9.8e6: ("m9", MNIST_RIVALS_TENTH), 9.8e7: ("m10", MNIST_RIVALS)},
             ("CIFAR-10", 20): {2.9e9: ("c10", CIFAR_RIVALS), 2.9e10: ("c11", CIFAR_RIVALS_TENFOLD)}}
+# configs/sweeps/anytime_data.py: {data: the beginning of the kind of its runs}, and {learner: its end}.
+DATA = {"10 mega-batches": "namenpz_held_out.npz-num_megabatches10-budget5800000000.0",
+        "40 mega-batches": "namenpz_held_out.npz-num_megabatches40-budget1450000000.0",
+        **{label: f"namenpz_{name}.npz-num_megabatches20-budget2900000000.0{flip}" for label, name, flip in (
+            ("grey", "grey", ""), ("20 % of the labels random", "noise20", ""), ("40 % random", "noise40", ""),
+            ("64x64 pixels", "large", ""), ("pairs of digits, 100 classes", "pairs", "-flipfalse"))}}
+ON_DATA = {"`anytime`": "labelanytime-anytime", "`warm`": "labelwarm-anytime-replay_share0.0-replay1.0",
+           "experience replay": "labeler-anytime-scheduleevery-waiting_time1-replay_share0.5-memory_size5000",
+           "`anytime,v1`": "labelv1-anytime_v1-width8-steps0"}
 BOOKS = {"`anytime`": "anytime", "`anytime,tiny,v1`": "anytime_tiny_v1", "`sm`": "sm",
          "`sm`, `train.decay=0.3`": "sm-decay0.3"}
 CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
@@ -119,7 +129,7 @@ CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
 def main() -> None:
   """Prints all tables."""
   parser = commands.Parser("benchmarks/results.py", __doc__)
-  parser.add_argument("--fronts", type=pathlib.Path, metavar="FILE", help="SVG file that is written")
+  parser.add_argument("--fronts", type=pathlib.Path, metavar="FILE", help="also draw the rivals, to this SVG file")
   given = parser.parse_args()
   if given.fronts:
     themes.write(drawing.draw(fronts()), given.fronts)
@@ -140,6 +150,7 @@ def tables() -> list[tuple[str, str]]:
                                         ("CIFAR-10 at ten times the budget", 2.9e10, CIFAR_RIVALS_TENFOLD))),
           ("`anytime` with one part changed", compared(read("parts.csv"), CHANGED, "**`anytime`**")),
           ("Version 1 with one part of `anytime`", compared(read("parts.csv"), ADDED, "**`anytime,v1`**")),
+          ("Other data", on_other_data(read("data.csv"))),
           ("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
           ("Parts", compared(mnist, PARTS, "all parts")), ("The adaptive schedule", adaptive(mnist, *MNIST_PRICES)),
           ("CIFAR-10, 20 mega-batches, width 8", compared(cifar, CIFAR_ONE, "`sm`, 10 epochs")),
@@ -183,6 +194,15 @@ def frontier() -> str:
       first = spread(read(file).loc[name]["cer"])
     rows.append([data, budget, spread(mine["cer"]), first, f"{mine['final_error'].mean():.4f}",
                  brief(mine[MACS].mean()), brief(mine[HELD].mean())])
+  return markdown(rows, [])
+
+
+def on_other_data(runs: pd.DataFrame) -> str:
+  """A row for each kind of data: the CER of each learner."""
+  rows = [["", *ON_DATA]]
+  for label, data in DATA.items():
+    kinds = [f"{data}-{end}" for end in ON_DATA.values()]
+    rows.append([label, *(f"{runs.loc[kind]['cer'].mean():.2f}" if kind in runs.index else "" for kind in kinds)])
   return markdown(rows, [])
 
 

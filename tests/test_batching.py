@@ -17,7 +17,7 @@ OLD = 10_000  # the memory's examples have numbers from here on
 
 
 def training_of(train, num_new=30, num_memory=0, share=0.0, members=1, own=None, own_memory=None, stage=1, seed=0,
-                average=0.0, **examples):
+                average=0.0, in_passes=False, **examples):
   """A Training of examples 0, 1, ... and of a memory OLD, OLD + 1, ...; nothing in it can be computed.
 
   `own` and `own_memory` are the members' shards, in which members have validation examples of their own.
@@ -25,7 +25,7 @@ def training_of(train, num_new=30, num_memory=0, share=0.0, members=1, own=None,
   text = types.SimpleNamespace(in_epochs=False, max_steps=50, group=1, eval_batch=8)
   task = text if isinstance(train, text_sections.Train) else classification.Classification(3, False)
   data = loop.StageData(stage, seed, None, None, np.arange(num_new, dtype=np.int32), np.zeros(1, np.int32), num_new,
-                        OLD + np.arange(num_memory, dtype=np.int32), share)
+                        OLD + np.arange(num_memory, dtype=np.int32), share, in_passes=in_passes)
   spec = loop.FitSpec(None, task, train, members, 1, sharding.make_mesh(members, 1), False, own is not None,
                       average=average)
   if own is not None:
@@ -42,7 +42,7 @@ def trainings(draw):
   train = image_sections.Train(epochs=draw(st.integers(1, 4)), steps=steps, batch_size=size,
                        eval_every=draw(st.sampled_from([0, 1, 6, 100])) if steps else 0)
   return training_of(train, draw(st.integers(1, 50)), num_memory, num_memory and draw(st.floats(0.01, 0.99)),
-                     draw(st.integers(1, 2)), stage=draw(st.integers(0, 2)))
+                     draw(st.integers(1, 2)), stage=draw(st.integers(0, 2)), in_passes=draw(st.booleans()))
 
 
 @given(trainings())
@@ -112,6 +112,16 @@ def drawn(training, member=0):
   """The examples of the memory in all steps of a stage, in their order."""
   batches = batches_of(training, 0, training.plan.steps)[member]
   return np.concatenate(batches)[np.concatenate(batches) >= OLD]
+
+
+def test_in_passes_each_old_example_has_its_turn():
+  training = training_of(image_sections.Train(steps=70, batch_size=20), 100, 50, 0.8, members=2, in_passes=True)
+  first, other = (drawn(training, member) - OLD for member in range(2))
+  passes = first[:50 * (len(first) // 50)].reshape(-1, 50)
+  assert len(passes) == 22
+  assert (np.sort(passes) == np.arange(50)).all()
+  assert len({tuple(each) for each in passes}) == 22  # each in an order of its own
+  assert not np.array_equal(first, other)
 
 
 def test_the_memory_is_drawn_uniformly_with_replacement():

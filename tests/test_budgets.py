@@ -8,12 +8,12 @@ from runs import ROOT
 # {part: (most lines, its packages and modules in alma_jax/)}. A change that needs more raises the number in the open.
 BASE = ("errors.py", "messages.py", "types.py", "keys.py", "files.py", "extras.py", "web.py", "version.py")
 PACKAGE = {
-    "base": (505, BASE), "config": (2560, ("config",)), "parallel": (1150, ("parallel",)), "data": (6205, ("data",)),
+    "base": (505, BASE), "config": (2560, ("config",)), "parallel": (1150, ("parallel",)), "data": (6209, ("data",)),
     "models, training and growth": (4750, ("models", "training", "growth")), "problems": (1960, ("problems",)),
-    "learners": (4029, ("learners",)), "protocols": (1060, ("protocols",)), "runs": (2924, ("runs",)),
+    "learners": (4029, ("learners",)), "protocols": (1060, ("protocols",)), "runs": (2927, ("runs",)),
     "store": (2297, ("store",)), "predictors": (1375, ("predictors",)), "sweeps": (1200, ("sweeps",)),
     "reports": (3650, ("reports",)), "commands and monitor": (2586, ("monitor",))}  # and all other modules
-FOLDERS = {"alma_jax": 36111, "tests": 21392, "tests/slow": 3600, "benchmarks": 8003}
+FOLDERS = {"alma_jax": 36129, "tests": 21477, "tests/slow": 3600, "benchmarks": 8201}
 
 
 def part_of(path):

@@ -241,13 +241,14 @@ def test_other_errors_are_not_disk_problems():
         None if number in (errno.EACCES, errno.EIO) else text.lower())
 
 
-GETS_NO_MORE = "run gets no more memory. What was saved before is kept"
+GETS_NO_MORE = "run gets no more {}. What was saved before is kept"
 
 
 @pytest.mark.parametrize(("error", "sentence"), [
-    (MemoryError(), GETS_NO_MORE), (ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"), GETS_NO_MORE),
-    (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), GETS_NO_MORE),
-    (RuntimeError("can't start new thread"), GETS_NO_MORE),
+    *((error, GETS_NO_MORE.format("memory")) for error in (
+        MemoryError(), ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))),
+    (RuntimeError("can't start new thread"), GETS_NO_MORE.format("threads")),
     (ValueError("Invalid key: a"), r"run could not write a checkpoint \(Invalid key: a\)")])  # tensorstore's, without
 def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error, sentence):
   def fail(*unused, **named):
@@ -268,6 +269,9 @@ def test_a_picture_without_memory_is_a_lack_of_memory(monkeypatch):
 
   monkeypatch.setattr(figure, "savefig", fail)  # what Pillow raises if its compressor gets no memory
   with pytest.raises(MemoryError):
+    plots.png(figure)
+  monkeypatch.setattr(figure, "savefig", lambda *unused, **named: pathlib.Path("/no/such/font").read_bytes())
+  with pytest.raises(FileNotFoundError):
     plots.png(figure)
 
 

@@ -38,6 +38,7 @@ class StageData(NamedTuple):
     grown: training examples that have arrived, as a multiple of those of the first stage.
     num_new_val: the first `num_new_val` of `val` are new.
     memory_from: int32 [m], the mega-batch that each example of `memory` came with, counted from 1.
+    in_passes: whether `memory` is drawn without replacement until each of its examples has had its turn.
   """
   stage: int
   seed: int
@@ -51,6 +52,7 @@ class StageData(NamedTuple):
   grown: float = 1.0
   num_new_val: int = 0
   memory_from: np.ndarray = _NONE
+  in_passes: bool = False
 
 
 class Sizes(NamedTuple):
@@ -82,7 +84,8 @@ def make(config: Stream, megabatches: Megabatches, seed: int) -> "Memory":
   if config.replay_share:
     num_val = config.num_kept_for_validation
     most = (config.memory_size - num_val, num_val) if config.memory_size else (np.inf, np.inf)
-    return Reservoir(megabatches, seed, config.replay_share, most, config.memory_policy)
+    return Reservoir(megabatches, seed, config.replay_share, most, config.memory_policy,
+                     config.replay_order == "passes")
   return Memory(megabatches, seed)
 
 
@@ -220,7 +223,7 @@ class Reservoir(Memory):
   """
 
   def __init__(self, megabatches: Megabatches, seed: int, share: float | str, most: tuple[float, float],
-               policy: Policy):
+               policy: Policy, in_passes: bool = False):
     """A memory that is extended as far as it is asked for.
 
     Args:
@@ -229,9 +232,10 @@ class Reservoir(Memory):
       share: part of a batch that comes from the memory; `uniform`: the memory's part of all examples.
       most: how many training and validation examples are kept; infinity: all.
       policy: `stream.memory_policy`.
+      in_passes: see StageData.
     """
     super().__init__(megabatches, seed)
-    self._share, self._most, self._policy = share, most, policy
+    self._share, self._most, self._policy, self._in_passes = share, most, policy, in_passes
     self._t = 0
     self._sides: tuple[Kept, ...] = Kept(), Kept()
 
@@ -246,7 +250,7 @@ class Reservoir(Memory):
     if num_val < len(val):
       val = keys.rng(self._seed, keys.RECALL, len(ends) - 1).choice(val, num_val, replace=False)
     return data._replace(val=np.concatenate([data.val, val]), memory=memory.examples, memory_from=memory.born,
-                         share=share)
+                         share=share, in_passes=self._in_passes)
 
   def _num_old(self, first: int, last: int, previous: np.ndarray) -> tuple[np.ndarray, float]:
     seen = self._megabatches.seen

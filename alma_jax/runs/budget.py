@@ -38,14 +38,14 @@ def applied(config: schema.RunConfig, decided: Decided) -> schema.RunConfig:
   return config
 
 
-def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before: Decided) -> Decided:
+def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before: Decided | None) -> Decided:
   """What `train.budget` decides: values for whichever of model.width, train.steps and train.batch_size are 0.
 
   Args:
     config: of the run.
     facts: of its protocol.
     sizes: of all stages; of a live stream, those of the first.
-    before: what it decided when the run began, with which the run goes on; empty for a new run.
+    before: what it decided when the run began, with which the run goes on; None for a new run.
 
   Raises:
     BadInput: the budget pays for less than the fields that are set cost, or what it decides does not go with them.
@@ -54,7 +54,7 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before:
     return {}
   set_ = {_WIDTH: config.model.width, _STEPS: config.train.steps, _BATCH: config.train.batch_size}
   free = {path for path, value in set_.items() if not value}
-  if before and before.keys() == free:
+  if before is not None and before.keys() == free:
     return before
   num = config.stream.num_megabatches or UNLIMITED
   total = num * config.train.budget

@@ -240,15 +240,16 @@ def explained(explain: Callable[[Exception], str | None]) -> Iterator[None]:
 
 
 def shortage(path: pathlib.Path, error: Exception) -> str | None:
-  """About an error of the disk, a lack of memory, or a checkpoint that could not be written for another reason."""
+  """The message for a problem with the disk or memory, or for a checkpoint that could not be written; else None."""
   problem = disk_problem(error)
   if problem is not None:
     return (f"{path} cannot be written: {problem}. What was saved before is kept. Run the command again once the disk "
             "can be written, and it continues from there.")
   if is_out_of_memory(error):
-    return (f"the run in {run_files.shown(path)} gets no more memory. What was saved before is kept. Run the command "
+    short = "threads" if "thread" in str(error) else "memory"
+    return (f"the run in {run_files.shown(path)} gets no more {short}. What was saved before is kept. Run the command "
             "again where the process may have more, and it continues from there.")
   if isinstance(error, checkpoint.NotSaved):
-    return (f"the run in {run_files.shown(path)} could not write a checkpoint ({error}), which a lack of memory also "
-            "causes. What was saved before is kept. Run the command again, and it continues from there.")
+    return (f"the run in {run_files.shown(path)} could not write a checkpoint ({error}). Too little memory can be "
+            "the cause. What was saved before is kept. Run the command again, and it continues from there.")
   return None

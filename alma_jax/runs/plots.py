@@ -109,11 +109,13 @@ def curve(shown: Curve) -> bytes:
 
 
 def png(figure: "Figure") -> bytes:
-  """The PNG file of a figure. Without memory, Pillow reports a bad configuration, which is raised as a MemoryError."""
+  """The PNG file of a figure. If memory runs out, Pillow reports a bad configuration, and this raises MemoryError."""
   picture = io.BytesIO()
   try:
     figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
-  except OSError as error:  # nothing is read or written here
+  except OSError as error:
+    if error.errno is not None:  # of a file, such as a font
+      raise
     raise MemoryError(str(error)) from error
   return picture.getvalue()
 

@@ -74,7 +74,7 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
   protocol = protocols.of(config)(config, data, run)
   facts = protocol.facts(())
   stored = run_files.find_config(run) if run else None
-  decided = budget.decided(config, facts, protocol.sizes(), (stored or {}).get("decided", {}))
+  decided = budget.decided(config, facts, protocol.sizes(), stored.get("decided", {}) if stored else None)
   protocol.config = config = budget.applied(config, decided)
   learner = learners.make(contract.Context(config, *facts, root=root))
   arrays = loaded.digests(contract.Context(config, facts.problem, facts.example_shape, 1))  # as in context_of

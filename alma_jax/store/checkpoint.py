@@ -36,7 +36,7 @@ Leaves = dict[str, np.ndarray]
 
 
 class NotSaved(RuntimeError):
-  """Orbax could not write a checkpoint. The message is its reason, the cause its exception."""
+  """Orbax could not write a checkpoint. The message says why; the cause is Orbax's exception, if it raised one."""
 
 
 class Checkpoints:
@@ -166,12 +166,12 @@ class Checkpoints:
     self._frozen.renew()
 
   def wait(self) -> None:
-    """Waits until what was saved is on disk, or raises NotSaved."""
+    """Waits until every save is on disk. Raises NotSaved if one failed."""
     with _of_orbax():
       self._manager.wait_until_finished()
 
   def finish(self) -> None:
-    """Waits until everything is on disk, or raises NotSaved, and tidies up."""
+    """Waits until everything is on disk, then tidies up. Raises NotSaved if a checkpoint could not be written."""
     self.wait()
     if self._keep:
       self._delete_stale()
@@ -279,7 +279,7 @@ def _sum_of(array: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _of_orbax() -> Iterator[None]:
-  """Without memory, Orbax fails in many ways."""
+  """Raises what Orbax raises as NotSaved: without memory, it fails in many ways."""
   try:
     yield
   except Exception as error:

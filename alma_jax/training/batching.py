@@ -5,10 +5,10 @@ dispatches therefore changes nothing.
 
 The first places of a batch are for examples of the stage: one pass over them after another, each in an order of its
 own. For images a pass ends with a partial batch; for text the passes are one endless sequence. The other places are for
-the memory, from which every example is drawn uniformly.
+the memory, from which every example is drawn uniformly, or also in an endless sequence of passes.
 """
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -121,6 +121,9 @@ def _recalled(training: Training, member: int, start: int, stop: int) -> np.ndar
   memory, old, data = _memory(training, member), _parts(training)[1], training.data
   if not len(memory):
     return np.zeros((stop - start, 0), np.int32)
+  if data.in_passes:
+    order = lambda number: _permutation(keys.RECALL, data.seed, data.stage, number, member, len(memory))
+    return memory[_in_passes(order, len(memory), start * old, stop * old)].reshape(-1, old)
   blocks = range(start // _BLOCK, -(-stop // _BLOCK))
   places = [_drawn(data.seed, data.stage, block, member, len(memory), old) for block in blocks]
   first = start - blocks[0] * _BLOCK
@@ -151,17 +154,22 @@ def _fill_endless(training: Training, member: int, start: int, stop: int, exampl
                   weights: np.ndarray | None) -> None:
   """As `_fill_passes`, where the order is one endless sequence of permutations; weights are not supported."""
   del weights
-  own, data, (new, old), places = training.examples.own, training.data, _parts(training), []
+  own, data, (new, old) = training.examples.own, training.data, _parts(training)
   mine = data.train if own is None else own[member]
   num = len(mine)
   if not num:
     return
-  for again in range(start * new // num, -(-stop * new // num)):
-    order = _permutation(data.seed, data.stage, again, member, num)
-    places.append(order[max(start * new - again * num, 0):stop * new - again * num])
-  examples[:stop - start, :new] = mine[np.concatenate(places)].reshape(-1, new)
+  order = lambda number: _permutation(keys.EPOCH, data.seed, data.stage, number, member, num)
+  examples[:stop - start, :new] = mine[_in_passes(order, num, start * new, stop * new)].reshape(-1, new)
   if old:
     examples[:stop - start, new:new + old] = _recalled(training, member, start, stop)
+
+
+def _in_passes(order: Callable[[int], np.ndarray], num: int, start: int, stop: int) -> np.ndarray:
+  """Places start..stop of an endless sequence of passes over `num` places; order(k): those of the k-th pass."""
+  first = start // num
+  places = np.concatenate([order(number) for number in range(first, -(-stop // num))])
+  return places[start - first * num:stop - first * num]
 
 
 def _cut(batches: np.ndarray, values: np.ndarray, size: int) -> None:
@@ -184,13 +192,13 @@ def _order(training: Training, member: int, number: int, num: int) -> np.ndarray
   """int64 [num], the order of a member's examples in a pass."""
   data, probability = training.data, training.examples.probability
   if probability is None:
-    return _permutation(data.seed, data.stage, number, member, num)
+    return _permutation(keys.EPOCH, data.seed, data.stage, number, member, num)
   return keys.rng(data.seed, keys.EPOCH, data.stage, number, member).choice(num, num, p=probability)
 
 
 @functools.lru_cache(maxsize=16)  # a pass spans several dispatches
-def _permutation(seed: int, stage: int, number: int, member: int, num: int) -> np.ndarray:
-  return keys.rng(seed, keys.EPOCH, stage, number, member).permutation(num)
+def _permutation(purpose: int, seed: int, stage: int, number: int, member: int, num: int) -> np.ndarray:
+  return keys.rng(seed, purpose, stage, number, member).permutation(num)
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""`anytime` and its rivals on data that no choice has seen: other lengths, grey and large images, noise, 100 classes.
+"""`anytime` and its rivals on other data: shorter and longer streams, grey or large images, noise, classes.
 
     python benchmarks/held_out.py --name=cifar10 --out=held_out.npz
     for change in grey noise20 noise40 large; do
@@ -7,8 +7,8 @@
     python benchmarks/held_out.py --name=mnist --change=pairs --out=pairs.npz
     python -m alma_jax.sweep --config=configs/sweeps/anytime_data.py --workdir runs/anytime_data
 
-All have 5.8e10 multiply-adds, and 20 mega-batches if nothing else is said. The VGG of version 1 takes no images of
-28x40 pixels.
+Every run has 5.8e10 multiply-adds, and 20 mega-batches unless its point says otherwise. Version 1 does not run on
+pairs: its VGG cannot take images of 28x40 pixels.
 """
 from alma_jax.sweeps import Sweep
 

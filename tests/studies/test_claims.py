@@ -25,13 +25,13 @@ FIXED_TOO = ["At equal compute a fixed network beats a growing one, each at its 
 TRADE_OFF, LOWEST = "At equal compute replay is not better", "Replay has the lowest CER of all"
 TRADE_OFF_ANY = "At equal compute replay is not better, each at its best waiting time"
 APART = {  # no world has these together with the others; see test_paper.py
-    "UMix beats Ens if the networks are small", "Ens beats UMix if the networks are large",
-    "At equal compute an ensemble beats one network",
+    "UMix beats Ens for small networks", "Ens beats UMix for large networks",
+    "At equal compute an ensemble beats a single network",
     "At equal compute a growing ensemble beats other growing learners",
     "At equal memory a growing ensemble loses to other growing learners", "Replay helps a growing ensemble least",
-    "Training once, at the end, has the lowest final error",
+    "Training once, at the end, gives the lowest final error",
     "A large language model after the first mega-batch beats a small one after the last",
-    "At equal compute one language model beats an ensemble",
+    "At equal compute a single language model beats an ensemble",
     "A growing mixture holds fewer parameters than a growing ensemble",
     "A mixture with a constant, intermediate number of experts beats one that grows"}
 REPLAY = "MNIST, replay and growth"

@@ -261,51 +261,69 @@ def test_the_largest_network_is_the_one_that_leads_early(monkeypatch):
   assert [*cells[0].effects.values()] == [math.log(64)] * 3
 
 
+def cells_of(text):
+  """What the claim with this text compares."""
+  import claim_list
+  return next(claim.cells for claim in claim_list.CLAIMS if claim.text == text)
+
+
 def test_ensembles_trained_apart_or_as_one():
-  import paper
   rows = [(learner, width, 10, 0, seed, 2.0 if (learner == "ens") == (width < 16) else 1.0, 1.0)
           for learner in ("ens", "umix") for width in (4, 8, 32) for seed in SEEDS]
-  for small, widths in ((True, ["width 4", "width 8"]), (False, ["width 32"])):
-    cells = judged(paper.mixed_or_apart(small), rows)
+  for text, widths in (("UMix beats Ens for small networks", ["width 4", "width 8"]),
+                       ("Ens beats UMix for large networks", ["width 32"])):
+    cells = judged(cells_of(text), rows)
     assert [cell.groups["model.width"] for cell in cells] == widths
     assert {effect for cell in cells for effect in cell.effects.values()} == {math.log(2)}
 
 
 def test_an_ensemble_within_the_budget_of_a_wider_network():
-  import paper
   kinds = (("ens", 4, 2.0, 5.0), ("sm", 4, 4.0, 1.0), ("sm", 16, 1.0, 4.0), ("sm", 64, 0.1, 64.0))
   rows = [(learner, width, 10, 0, seed, cer, comp) for learner, width, cer, comp in kinds for seed in SEEDS]
-  (cell,) = judged(paper.fixed_is_better("cumulative_fwd_macs", learners=("sm",), rivals=("ens",)), rows)
+  (cell,) = judged(cells_of("At equal compute an ensemble beats a single network"), rows)
   assert [*cell.effects.values()] == [math.log(0.5)] * 3
 
 
+@pytest.mark.parametrize(("text", "better"), [
+    ("At equal compute a growing ensemble beats other growing learners", "gens"),
+    ("At equal memory a growing ensemble loses to other growing learners", "gmoe")])
+def test_growing_learners_of_the_same_cost(text, better):
+  rows = [(learner, 4, 10, 0, seed, 1.0 if learner == better else 2.0, 1.0) for learner in ("gens", "gmoe", "sm")
+          for seed in SEEDS]
+  (cell,) = judged(with_field("cumulative_params", [1.0] * len(rows))(cells_of(text)), rows)
+  assert [*cell.effects.values()] == [math.log(2)] * 3
+
+
 def test_by_how_much_less_replay_helps_a_growing_ensemble():
-  import paper
   cer = {("sm", 0): 4.0, ("sm", 1): 1.0, ("gens", 0): 4.0, ("gens", 1): 2.0}
   rows = [(learner, width, 50, replay, seed, value, 1.0) for (learner, replay), value in cer.items()
           for width in (8, 32) for seed in SEEDS if width == 8 or learner == "sm"]
-  (cell,) = judged(paper.replay_helps_less, rows)
+  (cell,) = judged(cells_of("Replay helps a growing ensemble least"), rows)
   assert [*cell.effects.values()] == [math.log(2)] * 3
 
 
 def test_one_training_at_the_end():
-  import paper
   cer = {1: 4.0, 10: 2.0, 500: 1.0}
   rows = [(learner, 8, wait, 0, seed, value, 1.0) for learner in ("sm", "gens") for wait, value in cer.items()
           for seed in SEEDS]
-  (cell,) = judged(paper.waiting_for_all_ends_lowest, rows)
-  assert [*cell.effects.values()] == [math.log(2)] * 3
-  assert not judged(paper.waiting_for_all_ends_lowest, [row for row in rows if row[2] < 500])
+  cells = cells_of("Training once, at the end, gives the lowest final error")
+  assert [[*cell.effects.values()] for cell in judged(cells, rows)] == [[math.log(2)] * 3]
+  assert not judged(cells, [row for row in rows if row[2] < 500])
 
 
-def test_a_large_text_model_after_one_mega_batch(tmp_path):
+def test_large_text_models_and_mixtures_of_an_intermediate_size(tmp_path):
   import claims
-  import paper
   runs, stream = text_runs()
   stream.loc[stream["t"] == 1, "perplexity"] *= 3
   keep(tmp_path, "text", runs, stream)
   runs = claims.read(tmp_path / "text", {})
-  (cell,) = paper.large_after_one_beats_small(runs)
-  assert list(cell.effects.values()) == pytest.approx([0.02 * 8 - math.log(3)] * 3, abs=0.01)
-  (cell,) = paper.final_size_is_better(runs, between=True)
-  assert list(cell.effects.values()) == pytest.approx([0.02 * (8 - 4) - 0.1] * 3, abs=0.01)
+  for text, effect in (
+      ("A large language model after the first mega-batch beats a small one after the last", 0.16 - math.log(3)),
+      ("A mixture with a constant, intermediate number of experts beats one that grows", 0.16 - 0.18)):
+    (cell,) = cells_of(text)(runs)
+    assert list(cell.effects.values()) == pytest.approx([effect] * 3, abs=0.01)
+  table = runs.table.assign(cumulative_params=runs.table["learner.name"].map({"gens": 2.0, "gmoe": 1.0}).fillna(9.0))
+  cells = cells_of("A growing mixture holds fewer parameters than a growing ensemble")(runs._replace(table=table))
+  assert {effect for cell in cells for effect in cell.effects.values()} == {math.log(2)}
+  (cell,) = cells_of("At equal compute a single language model beats an ensemble")(runs)
+  assert max(cell.effects.values()) < 0  # an ensemble is better in this world
