@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from runs import blobs, task_config, text_config
 from stages import examine, setting_of, train
@@ -42,7 +43,8 @@ class Lowered:
     leaves, structure = jax.tree.flatten((args, kwargs))
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
       return self._jitted(*args, **kwargs)
-    key = structure, *((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf for leaf in leaves)
+    key = structure, *((leaf.shape, leaf.dtype) if isinstance(leaf, (jax.Array, np.ndarray)) else leaf
+                       for leaf in leaves)
     if key not in self._known:
       traced = self._jitted.trace(*args, **kwargs)
       text = traced.lower(lowering_platforms=("cuda", "tpu")).as_text()
