@@ -10,7 +10,7 @@
 Every run has 5.8e10 multiply-adds, and 20 mega-batches unless its point says otherwise. Version 1 does not run on
 pairs: its VGG cannot take images of 28x40 pixels.
 """
-from alma_jax.sweeps import Sweep
+from alma_jax.sweeps import Sweep, axis, product
 
 KINDS = [{"dataset.name": "npz:held_out.npz", "num_megabatches": 10, "budget": 5.8e9},
          {"dataset.name": "npz:held_out.npz", "num_megabatches": 40, "budget": 1.45e9},
@@ -26,6 +26,6 @@ LEARNERS = [
 
 
 def get_sweep():
-  return Sweep("configs/cifar.py", [
-      {"seed": 2000, **kind, **learner} for kind in KINDS for learner in LEARNERS
-      if learner["log.label"] != "v1" or "pairs" not in kind["dataset.name"]])
+  points = [{**kind, **learner} for kind in KINDS for learner in LEARNERS
+            if learner["log.label"] != "v1" or "pairs" not in kind["dataset.name"]]
+  return Sweep("configs/cifar.py", product(axis("seed", [2000, 2001]), points))
