@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from alma_jax import messages
-from alma_jax.errors import BadInput, Diverged, Unsaved, is_out_of_memory
+from alma_jax.errors import BadInput, Diverged, Unsaved, lacking
 
 _SHOWN = 200  # characters of a path in a message
 NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
@@ -174,9 +174,9 @@ def _code(work: Callable[[], int | None]) -> int:
       messages.say(f"error: {str(error.filename or 'a file')[:_SHOWN]} cannot be opened or written: "
                    f"{(error.strerror or 'no permission').lower()}; name another one, or change its permissions.")
       return 2
-    if not is_out_of_memory(error):
+    if not (what := lacking(error)):
       raise
-    messages.say(f"error: this process gets no more memory ({str(error) or type(error).__name__}).")
+    messages.say(f"error: this process gets no more {what} ({str(error) or type(error).__name__}).")
     return 1
   except KeyboardInterrupt:
     return 130

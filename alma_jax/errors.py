@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG)
 _IN_TEXTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # other messages are ambiguous: "Permission denied"
-_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", os.strerror(errno.ENOMEM),
-              "can't start new thread")  # Python says this, if a limit is reached or memory is short
+_LACKING = {"RESOURCE_EXHAUSTED": "memory", "Out of memory": "memory", os.strerror(errno.ENOMEM): "memory",
+            "can't start new thread": "threads"}  # {part of a message: what is lacking}
 
 
 class BadInput(ValueError):
@@ -52,10 +52,10 @@ def disk_problem(error: BaseException | None) -> str | None:
   return None
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-  """Whether an exception reports that the process gets no more memory; causes as in `disk_problem`."""
-  return any(isinstance(cause, MemoryError) or any(text in str(cause) for text in _OF_MEMORY)
-             for cause in _causes(error))
+def lacking(error: BaseException | None) -> str | None:
+  """What the process gets no more of, as an exception reports: "memory", "threads", or None. Causes: `disk_problem`."""
+  return next(("memory" if isinstance(cause, MemoryError) else what for cause in _causes(error)
+               for text, what in _LACKING.items() if isinstance(cause, MemoryError) or text in str(cause)), None)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -13,8 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from alma_jax.models import convolution
+
 WINOGRAD_KERNEL = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))
 Array = jax.Array
+xla = convolution._conv
 
 
 def main() -> None:
@@ -48,10 +51,6 @@ def measured(way: Callable[..., Array] | None, reference: Callable[..., Array] |
     compiled(*arrays).block_until_ready()
     times.append(time.perf_counter() - start)
   return f"{1e3 * np.median(times):.1f} ms"
-
-
-def xla(x: Array, kernel: Array) -> Array:
-  return jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def xla_gradient(x: Array, grad: Array) -> Array:
@@ -95,14 +94,6 @@ def nine_gradient(x: Array, grad: Array) -> Array:
                     for i in range(3)])
 
 
-def one_gradient(x: Array, grad: Array) -> Array:
-  """The images shifted by rows, and the gradient shifted by columns."""
-  _, height, width, into = x.shape
-  shifted = jnp.concatenate([padded(x)[:, i:i + height, 1:-1] for i in range(3)], -1)
-  others = jnp.concatenate([padded(grad)[:, 1:-1, 2 - j:2 - j + width] for j in range(3)], -1)
-  return across(shifted, others).reshape(3, into, 3, -1).transpose(0, 2, 1, 3)
-
-
 def patches(x: Array, kernel: Array) -> Array:
   every = jnp.concatenate([columns(x)[:, i:i + x.shape[1]] for i in range(3)], -1)
   return every @ kernel.reshape(-1, kernel.shape[3])
@@ -141,7 +132,7 @@ WAYS = {
     "Winograd's algorithm, F(2x2, 3x3)": (winograd, None),
     "one matrix product for the three rows of the kernel, shifted and added": (rows, rows_gradient),
     "nine matrix products, one per position in the kernel": (nine, nine_gradient),
-    "one matrix product of shifted rows and shifted columns": (None, one_gradient),
+    "one matrix product of shifted rows and shifted columns": (None, convolution._kernel_grad),
     "one matrix product of all patches (im2col)": (patches, None),
     "the batch in two halves, as two convolutions": (halves, None),
     "the batch in two halves, as two groups of one convolution": (groups, groups_gradient)}

@@ -277,7 +277,12 @@ def large_networks_lead_early(runs: Runs) -> list[Cell]:
 
 
 def replay_lowers_the_score(runs: Runs) -> list[Cell]:
-  """No replay against the most, all else equal, of runs whose stages start from the stage before.
+  """No replay against the most, all else equal, of runs whose stages start from the stage before."""
+  return [cell(kind, gain) for kind, gain in _gains(runs)]
+
+
+def _gains(runs: Runs) -> list[tuple[Kind, dict[int, float]]]:
+  """What the most replay gains over none, of each kind without it.
 
   Stages from scratch without replay have seen only the last data, which is no rival.
   """
@@ -285,18 +290,13 @@ def replay_lowers_the_score(runs: Runs) -> list[Cell]:
   for _, alike in runs.repeated().warm().apart(REPLAY):
     kinds = list(alike.kinds())
     if len(kinds) > 1 and kinds[0][0][REPLAY] == 0:
-      found.append(cell(kinds[0][0], evidence.log_ratio(kinds[0][1], kinds[-1][1])))
+      found.append((kinds[0][0], evidence.log_ratio(kinds[0][1], kinds[-1][1])))
   return found
 
 
 def replay_helps_less(runs: Runs) -> list[Cell]:
   """How much less replay lowers the score of `gens` than of another learner with the same width and waiting time."""
-  gains = []
-  for _, alike in runs.repeated().warm().apart(REPLAY):
-    kinds = [*alike.kinds()]
-    if len(kinds) > 1 and kinds[0][0][REPLAY] == 0:
-      gains.append((kinds[0][0], evidence.log_ratio(kinds[0][1], kinds[-1][1])))
-  same = lambda kind: key(kind, (WIDTH, WAIT))
+  gains, same = _gains(runs), lambda kind: key(kind, (WIDTH, WAIT))
   return [cell(kind, minus(gain, least)) for mine, least in gains if mine[LEARNER] == "gens"
           for kind, gain in gains if kind[LEARNER] != "gens" and same(kind) == same(mine)]
 

@@ -250,8 +250,8 @@ class Stream(AnyStream):
       0.0, "share of every batch that comes from earlier stages, without extra steps; `uniform`: the memory's share of "
       "all examples", at_least=0, below=1, choices=("uniform",))
   replay_order: str = field(
-      "random", "with `stream.replay_share`: draw old examples at `random`, or in `passes`, each of which visits every "
-      "one of them once", choices=("random", "passes"))
+      "random", "with `stream.replay_share`: draw old examples at `random`, or in `passes` that visit each of them "
+      "once", choices=("random", "passes"))
   memory_size: int = field(
       0, "with `stream.replay_share`: most examples to keep of earlier stages, a uniform sample; 0: all", at_least=0)
   memory_policy: Policy = choice(

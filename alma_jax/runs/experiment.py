@@ -12,7 +12,7 @@ import jax
 from alma_jax import config as configs
 from alma_jax import extras, messages, protocols
 from alma_jax.config import code, schema
-from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
+from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, lacking
 from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.protocols.contract import State
 from alma_jax.runs import listeners, loop, memory_check, progress, results, settings
@@ -245,9 +245,9 @@ def shortage(path: pathlib.Path, error: Exception) -> str | None:
   if problem is not None:
     return (f"{path} cannot be written: {problem}. What was saved before is kept. Run the command again once the disk "
             "can be written, and it continues from there.")
-  if is_out_of_memory(error):
-    short = "threads" if "thread" in str(error) else "memory"
-    return (f"the run in {run_files.shown(path)} gets no more {short}. What was saved before is kept. Run the command "
+  what = lacking(error)
+  if what is not None:
+    return (f"the run in {run_files.shown(path)} gets no more {what}. What was saved before is kept. Run the command "
             "again where the process may have more, and it continues from there.")
   if isinstance(error, checkpoint.NotSaved):
     return (f"the run in {run_files.shown(path)} could not write a checkpoint ({error}). Too little memory can be "
