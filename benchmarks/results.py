@@ -78,16 +78,16 @@ FRONTIER = {("digits, 20", "1.1e8"): "digits", ("MNIST, 500", "9.8e6"): "m9", ("
 FIRST = {"m10": ("runs.csv", "anytime"), "c11": ("cifar.csv", f"{_SMALL}anytime-steps1000"),
          "c100": ("cifar.csv", "anytime")}
 # Rivals at the same multiply-adds: the kinds of runs in rivals.csv are these, after "budget{B}-".
+_ER = "labeler-anytime-scheduleevery-waiting_time1-replay_share0.5-memory_size5000"
 _OURS = {
-    "**`anytime`**": "anytime",
-    "experience replay, 5,000 examples": "labeler-anytime-scheduleevery-waiting_time1-replay_share0.5-"
-                                         "memory_size5000",
+    "**`anytime`**": "anytime", "experience replay, 5,000 examples": f"{_ER}-replay_orderrandom",
     "DER++, 5,000 examples": "der",
     "`warm`": "labelwarm_compact-anytime-replay_share0.0-replay1.0",
     "`retrain`": "labelretrain_compact-anytime-replay_share0.0-replay1.0-init_from_scratchtrue"}
 _PAPER = ("sm", "ens", "gens", "warm", "retrain")
 MNIST_RIVALS, MNIST_RIVALS_TENTH = (
-    {**_OURS, "`anytime,v1`": first, **{f"`{name}`, network of the paper": name for name in _PAPER}}
+    {**_OURS, "experience replay, 5,000 examples": f"{_ER}-replay_orderrandom-test_augmentfalse",
+     "`anytime,v1`": first, **{f"`{name}`, network of the paper": name for name in _PAPER}}
     for first in ("anytime_v1", "anytime_v1-width0"))
 _CIFAR_PAPER = {f"`{name}`, network of the paper": f"{name}-width8-waiting_time1{'-batch_size32' * (name == 'ens')}"
                 for name in _PAPER}
@@ -101,14 +101,18 @@ CHANGED = {label: f"anytime{kind}" for label, kind in {
     "batches of 128, not 32": "-batch_size128", "decay in every stage, no averaged weights": "-average0.0-decay0.5",
     "no label smoothing": "-label_smoothing0.0", "no replay": "-replay_share0.0",
     "no crops and flips": "-shift0-flipfalse", "a tenth of the data for validation": "-val_fraction0.1",
-    "`train.steps_exponent=0.25`": "-steps_exponent0.25"}.items()}
+    "`train.steps_exponent=0.25`": "-steps_exponent0.25", "two views in predictions": "-test_augmenttrue",
+    "old examples in passes": "-replay_orderpasses",
+    "both, as `anytime` has them": "-test_augmenttrue-replay_orderpasses"}.items()}
 ADDED = {label: f"anytime_v1-{kind}" for label, kind in {
     "**`anytime,v1`**": "width8-steps0", "`compact`": "width0-steps0-namecompact",
     "Muon, rate 0.05": "width8-steps0-optimizermuon-learning_rate0.05",
     "averaged weights, no decay": "width8-steps0-average0.5-decay0.0",
     "crops and flips as in `anytime`": "width8-steps0-augmentfalse-shift2-fliptrue",
     "a stage when the data have grown by 30 %": "width8-steps0-factor1.3-train_at_endtrue",
-    "label smoothing": "width8-steps0-label_smoothing0.1"}.items()}
+    "label smoothing": "width8-steps0-label_smoothing0.1",
+    "two views in predictions": "width8-steps0-test_augmenttrue",
+    "old examples in passes": "width8-steps0-replay_orderpasses"}.items()}
 # {(data, mega-batches): {budget: (kind of runs of `anytime` in frontier.csv, learners that the figure shows)}}
 BUDGETED = {("MNIST", 500): {9.8e6: ("m9", MNIST_RIVALS_TENTH), 9.8e7: ("m10", MNIST_RIVALS)},
             ("CIFAR-10", 20): {2.9e9: ("c10", CIFAR_RIVALS), 2.9e10: ("c11", CIFAR_RIVALS_TENFOLD)}}
@@ -119,7 +123,7 @@ DATA = {"10 mega-batches": "namenpz_held_out.npz-num_megabatches10-budget5800000
             ("grey", "grey", ""), ("20 % of the labels random", "noise20", ""), ("40 % random", "noise40", ""),
             ("64x64 pixels", "large", ""), ("pairs of digits, 100 classes", "pairs", "-flipfalse"))}}
 ON_DATA = {"`anytime`": "labelanytime-anytime", "`warm`": "labelwarm-anytime-replay_share0.0-replay1.0",
-           "experience replay": "labeler-anytime-scheduleevery-waiting_time1-replay_share0.5-memory_size5000",
+           "experience replay": _ER,
            "`anytime,v1`": "labelv1-anytime_v1-width8-steps0"}
 BOOKS = {"`anytime`": "anytime", "`anytime,tiny,v1`": "anytime_tiny_v1", "`sm`": "sm",
          "`sm`, `train.decay=0.3`": "sm-decay0.3"}

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 import warnings
 
 import flax
@@ -16,8 +15,7 @@ from runs import ROOT, alma, assert_same_run, command, interrupted, slow, small_
 
 import alma_jax
 from alma_jax import keys
-from alma_jax.parallel import environment
-from alma_jax.training import loop
+from alma_jax.parallel import environment, threads
 
 SETTINGS = {
     "jax_enable_x64": True, "jax_default_prng_impl": "rbg", "jax_threefry_partitionable": False,
@@ -75,9 +73,9 @@ def test_a_run_goes_on_under_other_settings(tmp_path, arrays, whole):
 
 
 def test_threads_of_the_training_have_the_settings_of_the_run():
-  spec = types.SimpleNamespace(mesh=types.SimpleNamespace(size=1))
+  mesh = jax.sharding.Mesh(jax.devices()[:1], "one")
   with setting("jax_enable_x64", True), environment.fixed():
-    found = loop._side_by_side(spec, "programs", lambda i, part: jnp.asarray(part).dtype, [np.ones(2)] * 3)
+    found = threads.side_by_side(mesh, [lambda: jnp.asarray(np.ones(2)).dtype] * 3)
   assert found == [np.float32] * 3
 
 

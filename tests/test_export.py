@@ -24,6 +24,8 @@ from alma_jax.runs import sampling, settings, snapshot
     slow("boosting", {}), slow("hmoe", {"train__epochs": 3}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
     slow("ens", {"learner__combine": "logits"}), slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}),
     slow("ff", {}), slow("bagging", {}), slow("gens", {"learner__combine": "probabilities"}),
+    slow("hmoe", {"train__test_augment": True, "train__flip": True}),
+    ("sm", {"train__test_augment": True, "train__augment": True}),
     slow("hmoe", {"learner__expert_widths": (4, 6), "learner__em_rounds": 2})])
 def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, changes):
   run = alma_jax.run(make_config(learner, **changes), tmp_path / "run", data=arrays)

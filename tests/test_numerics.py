@@ -165,6 +165,31 @@ def test_shifts_mirror_the_edges_and_are_small_for_small_images(side, shift, mov
   assert {i for i, *_ in found} == {j for _, j, _ in found} == set(range(2 * moved + 1))
 
 
+class Linear:
+  """A network whose logits are a product of an image with a matrix."""
+
+  def apply(self, matrix, x, mask_B, train):
+    return x.reshape(x.shape[0], -1) @ matrix, None
+
+
+@pytest.mark.parametrize(("side", "fields", "far", "flips"), [
+    (28, {"shift": 2, "flip": True}, 1, True), (56, {"shift": 4}, 2, False), (13, {"shift": 2, "flip": True}, 0, True),
+    (8, {"augment": True}, 2, True), (13, {"shift": 2}, 0, False)])
+def test_a_prediction_averages_the_logits_of_two_views(side, fields, far, flips):
+  rng = np.random.default_rng(0)
+  x, matrix = (rng.normal(size=size).astype(np.float32) for size in ((5, side, side, 1), (side * side, 3)))
+  problem = classification.Classification(3, **({"augment": False} | fields), test_augment=True)
+  other = np.pad(x, ((0, 0), (far, far), (far, far), (0, 0)), mode="reflect")[:, 2 * far:, 2 * far:]
+  other = other[:, :, ::-1] if flips else other
+  assert problem.num_views(x.shape[1:]) == (2 if far or flips else 1)
+  expected = (x + other).reshape(5, -1) @ matrix / 2
+  found = problem.contribution(Linear(), matrix, x, "logits")["sum"]
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+  one = classification.Classification(3, **({"augment": False} | fields))
+  assert one.num_views(x.shape[1:]) == 1
+  np.testing.assert_array_equal(one.contribution(Linear(), matrix, x, "logits")["sum"], x.reshape(5, -1) @ matrix)
+
+
 def test_augmentation_does_not_depend_on_how_a_batch_is_split():
   x = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
   whole = classification.flip_and_crop(jax.random.key(1), x, 0, 12, 4, True)

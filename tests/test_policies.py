@@ -207,3 +207,14 @@ def test_short_stages_judge_few_examples(tmp_path):
   lines = changed_run(tmp_path, train__steps=4, train__batch_size=32)  # a stage has 128 examples
   assert len(lines[-1]["memory_weights"]) == 2  # 19 may test and judge; three tests of 3 examples leave 10
   assert lines[-1]["growth_macs"] == 19 * lines[-1]["predict_macs"] / 2
+
+
+def test_judging_by_two_views_takes_twice_the_passes_and_no_more_compute(tmp_path):
+  one, two = (changed_run(tmp_path / name, train__flip=True, **changes)
+              for name, changes in (("one", {}), ("two", {"train__test_augment": True})))
+  assert two[-1]["predict_macs"] == 2 * one[-1]["predict_macs"]
+  batch = 16 * one[-1]["predict_macs"] / 2  # of two networks
+  for here, there in zip(one, two):
+    assert here["fwd_macs"] == pytest.approx(there["fwd_macs"], abs=2 * batch)
+    assert here["growth_macs"] / 2 < there["growth_macs"] <= 2 * here["growth_macs"]
+  assert two[1]["growth_macs"] == 2 * one[1]["growth_macs"]

@@ -104,6 +104,18 @@ def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
   assert json.loads(json.dumps(configs.to_dict(configs.parse(config)))) == config
 
 
+@pytest.mark.parametrize("learner", ["sm", pytest.param("gmoe", marks=pytest.mark.slow),
+                                     pytest.param("boosting", marks=pytest.mark.slow)])
+def test_two_views_cost_twice_as_much_in_predictions_and_nothing_in_training(tmp_path, arrays, learner):
+  one, two = (alma_jax.run(small_config(learner, train__augment=True, train__test_augment=on), tmp_path / str(on),
+                           data=arrays).lines for on in (False, True))
+  assert [line["predict_macs"] for line in two] == [2 * line["predict_macs"] for line in one]
+  if learner != "boosting":  # which predicts for its training examples
+    assert [line["fwd_macs"] for line in two] == [line["fwd_macs"] for line in one]
+    assert [line["val_error"] for line in two] == [line["val_error"] for line in one]
+  assert [line["loss"] for line in two] != [line["loss"] for line in one]
+
+
 def test_scalars_in_tensorboard_are_those_of_the_lines(tmp_path, arrays):
   interrupted(small_config(log__tensorboard=True, train__epochs=6), tmp_path, 3, data=arrays)
   alma_jax.run(small_config(log__tensorboard=True, train__epochs=6), tmp_path, data=arrays)

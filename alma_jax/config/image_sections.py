@@ -41,6 +41,9 @@ class Epochs(AnyTrain):
       0, "move training images at random by up to this many pixels, at most a fourteenth of their size, with mirrored "
       "edges; for images only", at_least=0)
   flip: bool = field(False, "flip training images from left to right at random; for images only")
+  test_augment: bool = field(
+      False, "predict by the mean logits of an image and of a copy that is moved and mirrored, as far as training does "
+      "so (test-time augmentation)")
 
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
   micro_batch, patience, patience_delta, steps_exponent, first_steps = 0, 0, 0.0, 0.0, 1.0

@@ -55,7 +55,7 @@ class Boosting(stacked.Stacked):
     if not data.stage:
       return state, GrowthReport()
     grown = self.append(state, stacked.blocks(state)[0] if self.options.init == "first" else state.live)
-    macs = cost.forward_macs(self.network(state.spec), self._shape)
+    macs = cost.forward_macs(self.network(state.spec), self._shape) * self.context.num_views
     return grown, GrowthReport(macs=len(grown.frozen) * len(data.train) * macs, repeat=True)
 
   def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:

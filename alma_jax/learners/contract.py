@@ -243,6 +243,12 @@ class Context:
                         sharding.DATA, **options)
 
   @property
+  def num_views(self) -> int:
+    """Forward passes of a network for a prediction of one example."""
+    views: int = self.problem.num_views(self.example_shape)
+    return views
+
+  @property
   def example(self) -> Tree:
     """Zeros in the place of one input with its batch axis, as the networks read it."""
     shapes = self.network().inputs((1, *self.example_shape))

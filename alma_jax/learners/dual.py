@@ -156,7 +156,8 @@ class Dual(stacked.Stacked):
   def _new(self, data: loop.StageData) -> tuple[np.ndarray, np.ndarray]:
     """The new examples that train the fast network, and those that test both networks: int32 [n], [h]."""
     order = keys.rng(data.seed, keys.JUDGED, data.stage, 0).permutation(data.train[:data.num_new])
-    most = int(self.options.judged_share * self._plan(data).samples / 2 / 3)  # half of it for the three tests
+    looks = self.options.judged_share * self._plan(data).samples / self.context.num_views
+    most = int(looks / 2 / 3)  # half of it for the three tests
     num = min(-(-len(order) // TESTS), max(1, most)) if len(order) > 1 else 0
     return order[num:], order[:num]
 
@@ -186,37 +187,38 @@ class Dual(stacked.Stacked):
       return {}
     changed = risen(self._looked(state, FAST, data, test)[1], state.host["wrong"])
     since = {"since": int(data.memory_from.max(initial=0)) + 1} if changed else {}
-    return {"passes": len(test), "changed": changed, **since}
+    return {"passes": self.context.num_views * len(test), "changed": changed, **since}
 
   def _compared(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
     """What `host` gets once the fast network is trained: what the slow one starts from and replays."""
     looks, fast = self._looked(state, FAST, data, test)
-    found = {"wrong": fast, "passes": state.host.get("passes", 0) + len(test)}
+    views = self.context.num_views
+    found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
     if data.stage:
       found["origin"] = FAST if surpasses(fast, self._looked(state, SLOW, data, test)[1]) else SLOW
-      found["passes"] += len(test)
+      found["passes"] += views * len(test)
     if self._policy.judged and len(data.memory):
-      left = self.options.judged_share * self._plan(data).samples - 3 * len(test)
+      left = self.options.judged_share * self._plan(data).samples / views - 3 * len(test)
       found["span"], most = 1, np.clip(left / FEW, 1, SPANS)
       while -(-int(data.memory_from.max()) // found["span"]) > most:
         found["span"] *= 2
       place = (data.memory_from - 1) // found["span"]
       found["weights"], judged = self._judged(state, data, place, left, looks, fast)
-      found["passes"] += judged
+      found["passes"] += views * judged
     return found
 
-  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray, passes: float,
+  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray, most: float,
               new_looks: np.ndarray, new_wrong: np.ndarray) -> tuple[np.ndarray, int]:
-    """(the share of each span of old mega-batches that agrees with the new data, float64 [S]; the forward passes).
+    """(the share of each span of old mega-batches that agrees with the new data, float64 [S]; the examples looked at).
 
     Args:
       place: int [m], the span of each example of the memory.
-      passes: forward passes that it may take, unless the spans need more.
+      most: how many examples it may look at, unless the spans need more.
       new_looks: small copies of new examples, float32 [h, D].
       new_wrong: bool [h], whether the fast network errs on them.
     """
     spans, rng = np.arange(place.max() + 1), keys.rng(data.seed, keys.JUDGED, data.stage, 2)
-    num = int(np.clip(passes / len(spans), FEW, MOST))
+    num = int(np.clip(most / len(spans), FEW, MOST))
     drawn = [rng.permutation(data.memory[place == i])[:num] for i in spans]
     own = np.repeat(spans, list(map(len, drawn)))
     looks, wrong = self._looked(state, FAST, data, np.concatenate(drawn))

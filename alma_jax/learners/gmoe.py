@@ -95,7 +95,7 @@ class MoE(Stacked):
     """Cost of the experts in use. All experts of a layer cost the same."""
     one, two = (_cost(self._mixture(size), self._shape, self.context.config.train) for size in (1, 2))
     num, macs, flops = (a + (num_experts(state.spec) - 1) * (b - a) for a, b in zip(one, two))
-    return Cost(num * state.num_held, macs, flops, macs)
+    return Cost(num * state.num_held, macs, flops, macs * self.context.num_views)
 
   def router(self, state: LearnerState) -> Callable[[Tree], dict[str, np.ndarray]] | None:
     network, num = self.network(state.spec), num_experts(state.spec)

@@ -270,8 +270,9 @@ class HMoE(Experts):
     """Costs of an example are those of one expert, on average over the examples so far if the experts differ."""
     params = lambda network: cost.abstract_variables(network, self._shape).params
     macs, flops = cost.forward_macs(self._base, self._shape), self._flops(self._base)
+    views = self.context.num_views
     if not state.spec["num_experts"]:
-      return Cost(models.count_params(params(self._base)) * state.num_held, macs, flops, macs)
+      return Cost(models.count_params(params(self._base)) * state.num_held, macs, flops, macs * views)
     base = models.count_params({name: leaf for name, leaf in params(self._base).items() if name != "output"})
     held = spent = operations = 0
     for part, one in zip(self.parts(state.spec), self._specs(state.spec)):
@@ -280,7 +281,7 @@ class HMoE(Experts):
       spent += num * cost.forward_macs(network, self._shape)
       operations += num * self._flops(network)
     total = int(state.host["counts"].sum())
-    return Cost(base + held, spent // total, operations // total, spent // total + self._feature_macs)
+    return Cost(base + held, spent // total, operations // total, views * (spent // total) + self._feature_macs)
 
   def _flops(self, network: Any) -> int:
     return optimizers.flops(self.context.config.train, network, self._shape)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from alma_jax.learners.contract import Contribution, Learner, LearnerState
-from alma_jax.parallel import sharding
+from alma_jax.parallel import sharding, threads
 from alma_jax.training import batching, stage
 from alma_jax.types import Tree
 
@@ -63,9 +63,12 @@ def _in_batches(fn: Callable[[Tree, np.ndarray], Contribution], problem: Any, me
                 which: np.ndarray | None) -> Contribution:
   """Like `in_batches`, for fn(inputs, mask_B), where `mask_B` is False for padding."""
   which = np.arange(len(pool[0]), dtype=np.int32) if which is None else which
-  parts = [fn(_inputs(problem, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B)
-           for index, mask_B in batching.padded(which, stage.round_up(problem.eval_batch, mesh.size))]
-  parts = sharding.fetch(parts)
+
+  def one(index: np.ndarray, mask_B: np.ndarray) -> Contribution:
+    return jax.block_until_ready(fn(_inputs(problem, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B))
+
+  batches = batching.padded(which, stage.round_up(problem.eval_batch, mesh.size))
+  parts = sharding.fetch(threads.side_by_side(mesh, [functools.partial(one, *batch) for batch in batches]))
   return {key: np.concatenate([part[key] for part in parts])[:len(which)] for key in parts[0]}
 
 

@@ -129,7 +129,7 @@ class Stacked(Learner):
     num_members = self.num_members(state.spec)
     macs = num_members * cost.forward_macs(network, self._shape)
     flops = num_members * optimizers.flops(self.context.config.train, network, self._shape)
-    return Cost(one * (num - 1 + state.num_held), macs, flops, macs * num)
+    return Cost(one * (num - 1 + state.num_held), macs, flops, macs * num * self.context.num_views)
 
   def describe(self, state: LearnerState) -> str:
     """Text for people: how many networks there are."""

@@ -83,12 +83,14 @@ class Classification(contract.Problem):
     shift: pixels by which they are moved at most, with mirrored edges.
     flip: whether they are flipped at random.
     label_smoothing: share of the uniform distribution in the labels that are trained on.
+    test_augment: whether predictions average the logits of two views of an image.
   """
   num_classes: int
   augment: bool
   label_smoothing: float = 0.0
   shift: int = 0
   flip: bool = False
+  test_augment: bool = False
 
   metric, decimals, max_steps = "error", 3, 256
 
@@ -135,8 +137,16 @@ class Classification(contract.Problem):
     x = self.inputs(pool, batch)
     if self.augment:
       return flip_and_crop(key, x, offset, total, PAD, flips=True, mode="constant", constant_values=BLACK)
-    shift = min(self.shift, min(x.shape[1:3], default=0) // LEAST_SHIFTED)
+    shift = self._most_moved(x.shape[1:3])
     return flip_and_crop(key, x, offset, total, shift, self.flip, mode="reflect") if shift or self.flip else x
+
+  def _most_moved(self, sides: Sequence[int]) -> int:
+    """Pixels by which training images are moved at most; `sides`: height and width."""
+    return PAD if self.augment else min(self.shift, min(sides, default=0) // LEAST_SHIFTED)
+
+  def num_views(self, shape: Sequence[int]) -> int:
+    """Views of an image of this shape that a prediction looks at; see `contribution`."""
+    return 2 if self.test_augment and (self.augment or self.flip or self._most_moved(shape[:2])) else 1
 
   def zeros(self, network: Any) -> Sums:
     del network
@@ -177,9 +187,20 @@ class Classification(contract.Problem):
                 jnp.sum(wrong & mask_B, dtype=jnp.int32))
 
   def contribution(self, network: Any, member: Variables, x: Array, combine: str) -> dict[str, Array]:
-    """See the function `contribution`; x are normalised images, float32 [B, ...]."""
-    logits_BK, _ = network.apply(member, x, jnp.ones(x.shape[0], bool), train=False)
-    return contribution(logits_BK, combine)
+    """See the function `contribution`; x are normalised images, float32 [B, ...].
+
+    With `test_augment` the logits are the mean of those of two views (test-time augmentation): the image, and the same
+    moved to the upper left, half as far as training moves it, and mirrored if training mirrors images.
+    """
+    logits = lambda x: network.apply(member, x, jnp.ones(x.shape[0], bool), train=False)[0]
+    if self.num_views(x.shape[1:]) == 1:
+      return contribution(logits(x), combine)
+    height, width = x.shape[1:3]
+    far = -(-self._most_moved((height, width)) // 2)
+    other = jnp.pad(x, ((0, 0), (0, far), (0, far), (0, 0)), mode="reflect")[:, far:far + height, far:far + width]
+    if self.augment or self.flip:
+      other = other[:, :, ::-1]
+    return contribution((logits(x) + logits(other)) / 2, combine)
 
   def merge(self, stacked: Arrays) -> dict[str, Array]:
     """The joint contribution of stacked members: arrays [M, B, K] -> [B, K]."""
@@ -393,7 +414,7 @@ def normalize(x: Array, mean: Array, std: Array) -> Array:
 
 def of_train(train: Any) -> dict[str, Any]:
   """The fields of the section `train` that a Classification has."""
-  return {name: getattr(train, name) for name in ("augment", "label_smoothing", "shift", "flip")}
+  return {name: getattr(train, name) for name in ("augment", "label_smoothing", "shift", "flip", "test_augment")}
 
 
 def flip_and_crop(key: Key, x_BHWC: Array, offset: int | Array, total: int, margin: int, flips: bool, **padding: Any

@@ -68,6 +68,11 @@ class Problem:
     """Number of examples of an evaluation batch."""
     return 512
 
+  def num_views(self, shape: Sequence[int]) -> int:
+    """Forward passes of a network for a prediction of one example of this shape."""
+    del shape
+    return 1
+
   @property
   def group(self) -> int:
     """Number of examples that a device must process together; 1 if they are independent of each other."""

@@ -7,8 +7,9 @@
     python benchmarks/held_out.py --name=mnist --change=pairs --out=pairs.npz
     python -m alma_jax.sweep --config=configs/sweeps/anytime_data.py --workdir runs/anytime_data
 
-Every run has 5.8e10 multiply-adds, and 20 mega-batches unless its point says otherwise. Version 1 does not run on
-pairs: its VGG cannot take images of 28x40 pixels.
+Every run has 5.8e10 multiply-adds, and 20 mega-batches unless its point says otherwise. `anytime` predicts by one view
+of an image here, and draws old examples at random. Version 1 does not run on pairs: its VGG cannot take images of 28x40
+pixels.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
@@ -28,4 +29,5 @@ LEARNERS = [
 def get_sweep():
   points = [{**kind, **learner} for kind in KINDS for learner in LEARNERS
             if learner["log.label"] != "v1" or "pairs" not in kind["dataset.name"]]
-  return Sweep("configs/cifar.py", product(axis("seed", [2000, 2001]), points))
+  return Sweep("configs/cifar.py", product(axis("seed", [2000, 2001]), points),
+               {"test_augment": False, "replay_order": "random"})

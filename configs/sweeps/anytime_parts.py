@@ -5,8 +5,9 @@
         --config.dataset.name=npz:held_out.npz
 
 20 mega-batches of 2,000 images, 5.8e10 multiply-adds, and 10,000 training images as the
-test set. `OFF` changes one part of `anytime`; `ALONE` adds one part to version 1, on
-a VGG of width 8 with Adam.
+test set. `OFF` changes one part of `anytime`, which draws old examples at random here and
+predicts by one view of an image, except at the end; `ALONE` adds one part to version 1,
+on a VGG of width 8 with Adam.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
@@ -15,13 +16,15 @@ LAST = {"average": 0.0, "decay": 0.5}
 STILL = {"shift": 0, "flip": False}
 OFF = [{}, VGG, ADAM, LAST, STILL, {"replay_share": 0.0}, {"factor": 1.15}, {"schedule": "every", "waiting_time": 1},
        {"label_smoothing": 0.0}, {"val_fraction": 0.1}, {"batch_size": 128}, {"steps_exponent": 0.25}]
+LATEST = {"test_augment": True}, {"replay_order": "passes"}
 FIRST = {"learner": "anytime,v1", "model.width": 8, "train.steps": 0}
 ALONE = [{}, {"model.name": "compact", "model.width": 0}, {"optimizer": "muon", "train.learning_rate": 0.05},
          {"average": 0.5, "decay": 0.0}, {"augment": False, "shift": 2, "flip": True},
-         {"factor": 1.3, "train_at_end": True}, {"label_smoothing": 0.1}]
+         {"factor": 1.3, "train_at_end": True}, {"label_smoothing": 0.1}, *LATEST]
 
 
 def get_sweep():
-  points = [*({"learner": "anytime", **changes} for changes in OFF), *({**FIRST, **changes} for changes in ALONE)]
-  fixed = {"num_megabatches": 20, "budget": 2.9e9}
+  points = [*({"learner": "anytime", **changes} for changes in [*OFF, *LATEST, LATEST[0] | LATEST[1]]),
+            *({**FIRST, **changes} for changes in ALONE)]
+  fixed = {"num_megabatches": 20, "budget": 2.9e9, "test_augment": False, "replay_order": "random"}
   return Sweep("configs/cifar.py", product(axis("seed", [1000, 1001]), points), fixed)
