@@ -90,9 +90,9 @@ def front() -> str:
   bend = f"M{x0 - 8:.0f},{y0 + 8:.0f} Q{x0 - 40:.0f},{y1:.0f} {x1 + 18:.0f},{y1 - 3:.0f}"
   parts.append(f'<path class="arrow" d="{bend}"/>'
                f'<path class="head" d="M{x1 + 9:.0f},{y1 - 2:.0f} l12,-7 l0,12 z"/>')
-  return svg("CER against compute on MNIST: anytime has a fifth of the error of an ensemble at a fifteenth of its "
+  return svg("CER against compute on MNIST: anytime has a sixth of the error of an ensemble at a fifteenth of its "
              "compute", LEFT + WIDTH + 118, TOP + HEIGHT + 66,
-             [*parts, text(x1 + 8, y(1.5), "1/5 of the error, 1/15 of the compute", "bold")])
+             [*parts, text(x1 + 8, y(1.5), "1/6 of the error, 1/15 of the compute", "bold")])
 
 
 def plane() -> str:

@@ -41,12 +41,9 @@ class Epochs(AnyTrain):
       0, "move training images at random by up to this many pixels, at most a fourteenth of their size, with mirrored "
       "edges; for images only", at_least=0)
   flip: bool = field(False, "flip training images from left to right at random; for images only")
-  test_augment: bool = field(
-      False, "predict by the mean logits of an image and of a copy that is moved and mirrored, as far as training does "
-      "so (test-time augmentation)")
 
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
-  micro_batch, patience, patience_delta, steps_exponent, first_steps = 0, 0, 0.0, 0.0, 1.0
+  micro_batch, patience, patience_delta, steps_exponent, first_steps, test_augment = 0, 0, 0.0, 0.0, 1.0, False
 
   def plan(self, num: int, share: float = 0.0, grown: float = 1.0) -> Plan:
     if not num:
@@ -98,6 +95,9 @@ class Train(Epochs):
       0, "stop a stage after this many validations without an improvement (one an epoch, or every `train.eval_every` "
       "steps); 0: never stop early", at_least=0)
   patience_delta: float = field(0.0, "an improvement raises the validation accuracy by more than this", at_least=0)
+  test_augment: bool = field(
+      False, "average the logits of an image and of a copy that is shifted, flipped or both, whichever training does "
+      "(test-time augmentation); a prediction then costs up to twice as much")
 
   falling: ClassVar[int] = 0  # steps of a stage, at its end, in which the optimiser's own rate falls to 0
 

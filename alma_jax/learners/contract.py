@@ -244,7 +244,7 @@ class Context:
 
   @property
   def num_views(self) -> int:
-    """Forward passes of a network for a prediction of one example."""
+    """How many forward passes one network needs to predict an example."""
     views: int = self.problem.num_views(self.example_shape)
     return views
 

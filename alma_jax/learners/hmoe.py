@@ -180,7 +180,7 @@ class HMoE(Experts):
     clusters = cluster.Clusters(host["prototypes"], host["counts"])
     clusters = sharding.agree(cluster.refit(clusters, features["train_shares"][:len(new)], before, best))
     shares = {name: _shares(each, clusters) for name, each in features.items()}
-    looked = self._feature_macs * sum(map(len, sides.values())) + len(new) * sum(
+    looked = self._feature_macs * sum(map(len, sides.values())) + self.context.num_views * len(new) * sum(
         len(self._part(one).experts) * cost.forward_macs(self.network(one), self._shape)
         for one in self._specs(state.spec))
     spent = [host["spent"][0] + looked, host["spent"][1] + 2 * looked]

@@ -65,7 +65,7 @@ def _in_batches(fn: Callable[[Tree, np.ndarray], Contribution], problem: Any, me
   which = np.arange(len(pool[0]), dtype=np.int32) if which is None else which
 
   def one(index: np.ndarray, mask_B: np.ndarray) -> Contribution:
-    return jax.block_until_ready(fn(_inputs(problem, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B))
+    return fn(_inputs(problem, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B)
 
   batches = batching.padded(which, stage.round_up(problem.eval_batch, mesh.size))
   parts = sharding.fetch(threads.side_by_side(mesh, [functools.partial(one, *batch) for batch in batches]))

@@ -114,8 +114,7 @@ class TaskLearner(Learner):
     macs = cost.forward_macs(network, self._shape)
     flops = optimizers.flops(self._train, network, self._shape)
     stored = (self.module_shapes(part, classes) for part, classes, _ in state.spec["modules"])
-    views = self.context.num_views
-    return Cost(sum(map(cost.count_params, stored)), macs, flops, macs * views)
+    return Cost(sum(map(cost.count_params, stored)), macs, flops, macs)
 
   def describe(self, state: LearnerState) -> str:
     if state.spec["shown"] >= 0:

@@ -141,11 +141,11 @@ class Classification(contract.Problem):
     return flip_and_crop(key, x, offset, total, shift, self.flip, mode="reflect") if shift or self.flip else x
 
   def _most_moved(self, sides: Sequence[int]) -> int:
-    """Pixels by which training images are moved at most; `sides`: height and width."""
+    """The largest shift of a training image, in pixels; `sides`: height and width."""
     return PAD if self.augment else min(self.shift, min(sides, default=0) // LEAST_SHIFTED)
 
   def num_views(self, shape: Sequence[int]) -> int:
-    """Views of an image of this shape that a prediction looks at; see `contribution`."""
+    """How many views of an image of this shape a prediction averages, 1 or 2; see `contribution`."""
     return 2 if self.test_augment and (self.augment or self.flip or self._most_moved(shape[:2])) else 1
 
   def zeros(self, network: Any) -> Sums:
@@ -189,8 +189,8 @@ class Classification(contract.Problem):
   def contribution(self, network: Any, member: Variables, x: Array, combine: str) -> dict[str, Array]:
     """See the function `contribution`; x are normalised images, float32 [B, ...].
 
-    With `test_augment` the logits are the mean of those of two views (test-time augmentation): the image, and the same
-    moved to the upper left, half as far as training moves it, and mirrored if training mirrors images.
+    With `test_augment` it averages the logits of two views: the image, and a copy shifted up and left by half the
+    largest shift in training, rounded up, and flipped if training flips images. If training does neither, there is one.
     """
     logits = lambda x: network.apply(member, x, jnp.ones(x.shape[0], bool), train=False)[0]
     if self.num_views(x.shape[1:]) == 1:

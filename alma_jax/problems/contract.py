@@ -69,7 +69,7 @@ class Problem:
     return 512
 
   def num_views(self, shape: Sequence[int]) -> int:
-    """Forward passes of a network for a prediction of one example of this shape."""
+    """How many forward passes one network needs to predict an example of this shape."""
     del shape
     return 1
 

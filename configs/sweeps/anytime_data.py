@@ -7,9 +7,9 @@
     python benchmarks/held_out.py --name=mnist --change=pairs --out=pairs.npz
     python -m alma_jax.sweep --config=configs/sweeps/anytime_data.py --workdir runs/anytime_data
 
-Every run has 5.8e10 multiply-adds, and 20 mega-batches unless its point says otherwise. `anytime` predicts by one view
-of an image here, and draws old examples at random. Version 1 does not run on pairs: its VGG cannot take images of 28x40
-pixels.
+Every run has 5.8e10 multiply-adds, and 20 mega-batches unless its point says otherwise. All learners predict from
+one view of an image and draw old examples at random. Version 1 does not run on pairs: its VGG cannot take images of
+28x40 pixels.
 """
 from alma_jax.sweeps import Sweep, axis, product
 

@@ -5,9 +5,9 @@
         --config.dataset.name=npz:held_out.npz
 
 20 mega-batches of 2,000 images, 5.8e10 multiply-adds, and 10,000 training images as the
-test set. `OFF` changes one part of `anytime`, which draws old examples at random here and
-predicts by one view of an image, except at the end; `ALONE` adds one part to version 1,
-on a VGG of width 8 with Adam.
+test set. Runs draw old examples at random and predict from one view of an image. `OFF`
+changes one part of `anytime`; `LATEST` turns on two views or passes, and one run of
+`anytime` turns on both. `ALONE` adds one part to version 1, a VGG of width 8 with Adam.
 """
 from alma_jax.sweeps import Sweep, axis, product
 

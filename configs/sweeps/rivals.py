@@ -12,7 +12,8 @@ width 32) and optimiser, and the same number of steps in every stage. They train
 mega-batch of CIFAR-10, and after every 10 of MNIST. `retrain,compact` and `warm,compact`
 have the network, the optimiser and the schedule of `anytime`. `er` is experience replay
 with this network and optimiser: it trains after every mega-batch, and draws half of every
-batch from a memory of 5,000 examples. benchmarks/der.py runs DER++.
+batch from a memory of 5,000 examples, and predicts from one view of an image on MNIST.
+benchmarks/der.py runs DER++.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
@@ -25,7 +26,7 @@ OURS = [
     {"log.label": "er", "learner": "anytime", "schedule": "every", "waiting_time": 1, "replay_share": 0.5,
      "memory_size": 5000, "replay_order": "random"},
 ]
-ONE_VIEW = {"test_augment": False}  # of `er` on MNIST, whose 500 tests take most of the time
+ONE_VIEW = {"test_augment": False}  # for `er` on MNIST: most of its time goes into 500 tests
 
 
 def cifar():
