@@ -79,6 +79,14 @@ def test_threads_of_the_training_have_the_settings_of_the_run():
   assert found == [np.float32] * 3
 
 
+def test_a_nan_in_a_later_batch_is_found():
+  mesh = jax.sharding.Mesh(jax.devices()[:1], "one")
+  calls = [lambda value=value: jnp.log(jnp.float32(value)) for value in (1, 1, -1)]
+  assert np.isnan(threads.side_by_side(mesh, calls)[-1])
+  with jax.debug_nans(True), pytest.raises(FloatingPointError):
+    threads.side_by_side(mesh, calls)
+
+
 def test_the_keys_are_those_of_jax():
   of_jax = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(jax.random.key(7), 2), keys.INIT), 1)
   np.testing.assert_array_equal(keys.member_keys(7, 2, keys.INIT, 3)[1], jax.random.key_data(of_jax))
