@@ -30,6 +30,6 @@ def get_config(arg: str = "anytime,relabel") -> ConfigDict:
   c.stream.schedule = "every"
   c.stream.waiting_time = 1
   if recipe in ("anytime", "anytime,tracking"):
-    c.stream.replay_order = "random"  # the same for both, so that you can compare them
+    c.stream.replay_order, c.train.most_passes = "random", 0.0  # the same for both, so that you can compare them
     c.train.budget = 8e8 if recipe == "anytime" else 1.6e9  # for each network 8e8
   return c

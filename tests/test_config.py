@@ -329,6 +329,19 @@ def test_the_first_stage_may_have_more_steps():
   assert [train.plan(100, 0.5, grown).steps for grown in (1.0, 1.01, 16)] == [200, 80, 80]
 
 
+def test_a_stage_has_at_most_so_many_passes_over_its_new_examples():
+  train = configs.parse(small_config(train__steps=800, train__batch_size=20, train__most_passes=2.5)).train
+  assert [train.plan(num).steps for num in (10, 1600, 2000, 6400, 7000)] == [200, 200, 250, 800, 800]
+  assert [train.plan(2000, share).steps for share in (0.5, 0.75, 0.9)] == [500, 800, 800]  # of the batches' new part
+  short = configs.parse(small_config(train__steps=80, train__batch_size=20, train__most_passes=2.5)).train
+  assert short.plan(10).steps == 80
+
+
+def test_passes_are_limited_only_if_steps_are_given():
+  with pytest.raises(BadInput, match="train.most_passes=2.0 is for train.steps above 0"):
+    configs.parse(small_config(train__most_passes=2.0))
+
+
 def test_flips_come_from_one_field():
   with pytest.raises(BadInput, match="train.augment=True already moves and flips images; set it to False"):
     configs.parse(small_config(train__augment=True, train__flip=True))

@@ -23,6 +23,9 @@ class Stream(stream.Stream):
       choices=("chance", "model"))
 
 
+ALLOWED = 200  # steps of a stage that `train.most_passes` does not take away
+
+
 @dataclasses.dataclass(frozen=True)
 class Epochs(AnyTrain):
   """Training by epochs or steps, of images and of tasks."""
@@ -44,17 +47,25 @@ class Epochs(AnyTrain):
 
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
   micro_batch, patience, patience_delta, steps_exponent, first_steps, test_augment = 0, 0, 0.0, 0.0, 1.0, False
+  most_passes = 0.0
 
   def plan(self, num: int, share: float = 0.0, grown: float = 1.0) -> Plan:
     if not num:
       return Plan(0, 0, 0, 0, 0)
     factor = grown ** -self.steps_exponent if grown > 1 else self.first_steps
-    return self.planned(self.steps and max(1, round(self.steps * factor)), num, share)
+    steps = self.steps and max(1, round(self.steps * factor))
+    if steps and self.most_passes:
+      steps = min(steps, max(ALLOWED, round(self.most_passes * self._pass(num, share)[1])))
+    return self.planned(steps, num, share)
+
+  def _pass(self, num: int, share: float) -> tuple[int, int]:
+    """(examples of the memory in a batch, steps of a pass over `num` new examples)."""
+    old = memory_part(self.batch_size, share)
+    return old, -(-num // (self.batch_size - old))
 
   def planned(self, steps: int, num: int, share: float) -> Plan:
-    old = memory_part(self.batch_size, share)
+    old, per_pass = self._pass(num, share)
     new = self.batch_size - old
-    per_pass = -(-num // new)
     steps = steps or self.epochs * per_pass
     per_round = min(self.eval_every or per_pass, steps)
     samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
@@ -69,6 +80,9 @@ class Epochs(AnyTrain):
     if self.eval_every and not self.steps and not self.budget:
       raise BadInput(f"train.eval_every={self.eval_every} is for train.steps above 0; set train.steps, or leave "
                      "train.eval_every=0 to validate after every epoch.")
+    if self.most_passes and not self.steps and not self.budget:
+      raise BadInput(f"train.most_passes={self.most_passes} is for train.steps above 0; set train.steps, or limit "
+                     "train.epochs instead and leave train.most_passes=0.")
     if self.steps and self.eval_every and self.patience and (self.patience + 1) * self.eval_every >= self.steps:
       raise BadInput(f"train.patience={self.patience} can never end a stage of train.steps={self.steps} with "
                      f"train.eval_every={self.eval_every}; set train.patience=0, or lower train.eval_every.")
@@ -88,6 +102,9 @@ class Train(Epochs):
       0.0, "e: a stage has `train.steps` / g**e steps, where g is the number of training examples so far over the "
       "number in the first stage", at_least=0, at_most=1)
   first_steps: float = field(1.0, "steps of the first stage, as a multiple of `train.steps`", above=0)
+  most_passes: float = field(  # type: ignore[assignment]  # the base class has none
+      0.0, f"a stage has at most the steps of so many passes over its new examples, or {ALLOWED} steps if these are more; "
+      "0: always `train.steps`", at_least=0)
   decay: float = field(
       0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0, at_most=1)
   weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)

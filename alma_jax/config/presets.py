@@ -54,14 +54,14 @@ _ANYTIME: Mapping[str, Any] = {
 _V2: Mapping[str, Any] = {
     **_ANYTIME, "stream.factor": 1.3, "stream.train_at_end": True, "model.name": "auto", "model.width": 0,
     "train.optimizer": "muon", "train.learning_rate": 0.05, "train.budget": 1.1e8, "train.batch_size": 0,
-    "train.test_augment": True, "learner.average": 0.5, "stream.replay_order": "passes",
+    "train.test_augment": True, "train.most_passes": 4.0, "learner.average": 0.5, "stream.replay_order": "passes",
     "stream.val_fraction": 0.02}  # little, because it selects nothing
 _OF_IMAGES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One small network that replays all data, within a budget of multiply-adds.", _V2),
     "anytime,tracking": Recipe("dual", "Two such networks for data that change: one replays what still holds, one "
                                        "learns the newest data.",
                                {**_V2, "stream.memory_policy": "agreement", "train.first_steps": 3.0,
-                                "stream.replay_order": "random"}),
+                                "train.most_passes": 0.0, "stream.replay_order": "random"}),
     f"anytime,{V1}": Recipe("sm", "Version 0.2's anytime: the paper's networks and optimisers.", {
         **_ANYTIME, "train.decay": 0.5, "train.steps": 80, "train.weight_decay": 1e-3,
         "model.width": 98}),  # on the digits no more parameters than `ens` of five networks of width 32

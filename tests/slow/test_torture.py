@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_short_torture():
   done = subprocess.run(
-      [sys.executable, "benchmarks/torture.py", "--minutes=3", "--counts=0.02", "--cases", "gens", "live",
+      [sys.executable, "benchmarks/torture.py", "--minutes=1", "--counts=0.02", "--cases", "gens", "live",
        "tasks:mntdp"], cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 0, done.stdout + done.stderr
   rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", done.stdout, re.MULTILINE)
