@@ -331,10 +331,12 @@ def test_the_first_stage_may_have_more_steps():
 
 def test_a_stage_has_at_most_so_many_passes_over_its_new_examples():
   train = configs.parse(small_config(train__steps=800, train__batch_size=20, train__most_passes=2.5)).train
-  assert [train.plan(num).steps for num in (10, 1600, 2000, 6400, 7000)] == [200, 200, 250, 800, 800]
-  assert [train.plan(2000, share).steps for share in (0.5, 0.75, 0.9)] == [500, 800, 800]  # of the batches' new part
+  assert [train.plan(num).steps for num in (10, 1600, 2000, 6400, 7000)] == [212, 212, 261, 800, 800]
+  assert train.plan(2000, 0.75).steps == 261  # however much of a batch is old
   short = configs.parse(small_config(train__steps=80, train__batch_size=20, train__most_passes=2.5)).train
   assert short.plan(10).steps == 80
+  long = configs.parse(small_config(train__steps=8000, train__batch_size=20, train__most_passes=2.5)).train
+  assert long.plan(10).steps == 200 + 7800 / 50
 
 
 def test_passes_are_limited_only_if_steps_are_given():

@@ -24,6 +24,7 @@ class Stream(stream.Stream):
 
 
 ALLOWED = 200  # steps of a stage that `train.most_passes` does not take away
+BEYOND = 50  # one of so many steps beyond that limit is made, so that more steps always cost more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +56,14 @@ class Epochs(AnyTrain):
     factor = grown ** -self.steps_exponent if grown > 1 else self.first_steps
     steps = self.steps and max(1, round(self.steps * factor))
     if steps and self.most_passes:
-      steps = min(steps, max(ALLOWED, round(self.most_passes * self._pass(num, share)[1])))
+      limit = max(ALLOWED, round(self.most_passes * num / self.batch_size))
+      steps = min(steps, limit + round(max(0, steps - limit) / BEYOND))
     return self.planned(steps, num, share)
 
-  def _pass(self, num: int, share: float) -> tuple[int, int]:
-    """(examples of the memory in a batch, steps of a pass over `num` new examples)."""
-    old = memory_part(self.batch_size, share)
-    return old, -(-num // (self.batch_size - old))
-
   def planned(self, steps: int, num: int, share: float) -> Plan:
-    old, per_pass = self._pass(num, share)
+    old = memory_part(self.batch_size, share)
     new = self.batch_size - old
+    per_pass = -(-num // new)
     steps = steps or self.epochs * per_pass
     per_round = min(self.eval_every or per_pass, steps)
     samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
@@ -103,8 +101,8 @@ class Train(Epochs):
       "number in the first stage", at_least=0, at_most=1)
   first_steps: float = field(1.0, "steps of the first stage, as a multiple of `train.steps`", above=0)
   most_passes: float = field(  # type: ignore[assignment]  # the base class has none
-      0.0, f"a stage has at most the steps of so many passes over its new examples, or {ALLOWED} steps if these are more; "
-      "0: always `train.steps`", at_least=0)
+      0.0, "a stage has at most as many steps as so many passes over its new examples alone would have, but "
+      f"{ALLOWED} are always allowed, and one in {BEYOND} of those beyond; 0: no limit", at_least=0)
   decay: float = field(
       0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0, at_most=1)
   weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)

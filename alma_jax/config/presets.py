@@ -54,7 +54,7 @@ _ANYTIME: Mapping[str, Any] = {
 _V2: Mapping[str, Any] = {
     **_ANYTIME, "stream.factor": 1.3, "stream.train_at_end": True, "model.name": "auto", "model.width": 0,
     "train.optimizer": "muon", "train.learning_rate": 0.05, "train.budget": 1.1e8, "train.batch_size": 0,
-    "train.test_augment": True, "train.most_passes": 4.0, "learner.average": 0.5, "stream.replay_order": "passes",
+    "train.test_augment": True, "train.most_passes": 16.0, "learner.average": 0.5, "stream.replay_order": "passes",
     "stream.val_fraction": 0.02}  # little, because it selects nothing
 _OF_IMAGES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One small network that replays all data, within a budget of multiply-adds.", _V2),
