@@ -100,7 +100,7 @@ class Train(Epochs):
       0.0, "e: a stage has `train.steps` / g**e steps, where g is the number of training examples so far over the "
       "number in the first stage", at_least=0, at_most=1)
   first_steps: float = field(1.0, "steps of the first stage, as a multiple of `train.steps`", above=0)
-  most_passes: float = field(  # type: ignore[assignment]  # the base class has none
+  most_passes: float = field(
       0.0, "a stage has at most as many steps as so many passes over its new examples alone would have, but "
       f"{ALLOWED} are always allowed, and one in {BEYOND} of those beyond; 0: no limit", at_least=0)
   decay: float = field(

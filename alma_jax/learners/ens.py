@@ -39,9 +39,6 @@ class TextOptions(Options):
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
 
-  def make(self, context: Any) -> Any:
-    return Ens(context)
-
 
 class Ens(Stacked):
   """`num_members` networks; their probabilities are averaged, as in the paper, unless `combine` says otherwise."""

@@ -44,9 +44,6 @@ class TextOptions(Options):
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
 
-  def make(self, context: Any) -> Any:
-    return GEns(context)
-
 
 class GEns(stacked.Stacked):
   """Every stage trains `members_per_stage` new members.
