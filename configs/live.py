@@ -30,6 +30,7 @@ def get_config(arg: str = "anytime") -> ConfigDict:
   c.stream.waiting_time = 1
   if recipe in ("anytime", "anytime,tracking"):
     c.train.budget = 1e10 if recipe == "anytime" else 2e10  # a few seconds on two CPU cores; as much for each network
+    c.train.most_passes = 0.0  # for schedules whose later stages have more new examples
   c.log.drift = 0.002
   c.log.predictor = True
   return c

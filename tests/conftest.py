@@ -15,7 +15,7 @@ if PLATFORM == "cpu" and "--xla_backend_optimization_level" not in os.environ.ge
   level = "1 --xla_cpu_use_fusion_emitters=false" if has_older else "0"
   os.environ["XLA_FLAGS"] = (f"--xla_backend_optimization_level={level} --xla_cpu_parallel_codegen_split_count=1 "
                              f"{os.environ.get('XLA_FLAGS', '')}").strip()
-# The workers share compiled programs; .ci/run names a folder that both of its suites share.
+# The workers share compiled programs; .ci/run names a folder that the quick and the slow tests share.
 if "PYTEST_XDIST_WORKER" not in os.environ:
   os.environ["XDG_CACHE_HOME"] = os.environ.get("ALMA_JAX_TEST_CACHE") or tempfile.mkdtemp(prefix="alma_jax_tests")
 

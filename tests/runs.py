@@ -26,7 +26,6 @@ from alma_jax.parallel import runtime
 from alma_jax.runs import loop, snapshot
 
 ROOT = pathlib.Path(__file__).parents[1]
-FOUNDATION = ["sm", "ens", "umix", "gens"]
 TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16, "model.num_layers": 2,
        "model.num_heads": 2, "train.steps": 6, "train.warmup_steps": 2, "train.batch_size": 4, "train.eval_every": 4,
        "train.learning_rate": (0.01,)}

@@ -28,11 +28,11 @@ def decided(config, shape=(6, 6)):
     ("anytime", {"train__steps": 9}, (6, 6)), ("anytime", {"stream__schedule": "every"}, (6, 6)),
     ("anytime", {"model__width": 2, "train__budget": 1e7}, (6, 6)),  # more than `train.most_passes` would allow
     ("ens", {"model__name": "compact"}, (8, 8)), ("gens", {}, (6, 6))])
-def test_a_run_spends_its_budget(tmp_path, learner, changes, shape):
+def test_a_run_spends_its_budget(tmp_path, capsys, learner, changes, shape):
   config = budgeted(3e5, learner, **changes)
-  total = 6 * config.train.budget
   run = alma_jax.run(config, tmp_path / "run", data=(*blobs(240, shape), *blobs(30, shape, seed=1)))
-  assert run.summary["cumulative_fwd_macs"] == pytest.approx(total, rel=0.05)
+  assert run.summary["cumulative_fwd_macs"] == pytest.approx(6 * config.train.budget, rel=0.05)
+  assert (" steps in a stage)" in capsys.readouterr().err) == ("train__budget" in changes)
 
 
 def test_what_you_set_wins():

@@ -2,6 +2,7 @@
 import copy
 import dataclasses
 import errno
+import functools
 import itertools
 import json
 import pathlib
@@ -330,12 +331,15 @@ def test_the_first_stage_may_have_more_steps():
 
 
 def test_a_stage_has_at_most_so_many_passes_over_its_new_examples():
-  train = configs.parse(small_config(train__steps=800, train__batch_size=20, train__most_passes=2.5)).train
+  limited = functools.partial(small_config, train__batch_size=20, train__most_passes=2.5)
+  train = configs.parse(limited(train__steps=800)).train
   assert [train.plan(num).steps for num in (10, 1600, 2000, 6400, 7000)] == [212, 212, 261, 800, 800]
+  more = configs.parse(limited(train__steps=800, train__first_steps=3.0)).train
+  assert [more.plan(2000, grown=grown).steps for grown in (1.0, 2.0)] == [250 + 2150 / 50, 261]
   assert train.plan(2000, 0.75).steps == 261  # however much of a batch is old
-  short = configs.parse(small_config(train__steps=80, train__batch_size=20, train__most_passes=2.5)).train
+  short = configs.parse(limited(train__steps=80)).train
   assert short.plan(10).steps == 80
-  long = configs.parse(small_config(train__steps=8000, train__batch_size=20, train__most_passes=2.5)).train
+  long = configs.parse(limited(train__steps=8000)).train
   assert long.plan(10).steps == 200 + 7800 / 50
 
 

@@ -163,7 +163,7 @@ def assert_same(first, second):
 @pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
                                   for case in CASES])
 def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request, case):
-  """Stopped after every training step and every stage; and killed soon after the first stop in each stage."""
+  """Stopped after every training step and every stage; and killed after the first stop in each stage."""
   one_step_a_dispatch(monkeypatch)
   monkeypatch.setattr(feed, "_POLL_SECONDS", 0.01)
   config, options = prepared(case, tmp_path / "data", request)
@@ -173,8 +173,8 @@ def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request
   while interrupted(config, tmp_path / "cut", 0, **options):
     before = len(lines(tmp_path / "cut", "metrics.jsonl"))
     stops[before] += 1
-    if before in begun and stops[before] == 1:
-      kills += killed(config, tmp_path / "cut", 1, **options)
+    if before in begun and stops[before] == 1:  # at the third poll there are lines that no checkpoint covers
+      kills += killed(config, tmp_path / "cut", 3 if before < begun[-1] else 1, **options)
   assert_same(tmp_path / "whole", tmp_path / "cut")
   assert set(begun) | {len(whole.lines)} <= stops.keys()  # inside every stage, and after the last one
   assert kills

@@ -22,7 +22,7 @@ from alma_jax.runs import sampling, settings, snapshot
 
 @pytest.mark.parametrize(("learner", "changes"), [
     slow("boosting", {}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
-    slow("ens", {"learner__combine": "logits"}), slow("gmoe", {"learner__gating": "hard"}),
+    slow("ens", {"learner__combine": "logits"}), slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}),
     slow("ff", {}), slow("bagging", {}), slow("gens", {"learner__combine": "probabilities"}),
     slow("hmoe", {"train__test_augment": True, "train__flip": True}),
     ("sm", {"train__test_augment": True, "train__augment": True}),

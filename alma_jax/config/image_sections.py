@@ -23,8 +23,8 @@ class Stream(stream.Stream):
       choices=("chance", "model"))
 
 
-ALLOWED = 200  # steps of a stage that `train.most_passes` does not take away
-BEYOND = 50  # one of so many steps beyond that limit is made, so that more steps always cost more
+ALLOWED = 200  # steps that `train.most_passes` always leaves to a stage
+BEYOND = 50  # of the steps beyond the limit, one in so many is made, so that `train.budget` can always be spent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Epochs(AnyTrain):
       raise BadInput(f"train.eval_every={self.eval_every} is for train.steps above 0; set train.steps, or leave "
                      "train.eval_every=0 to validate after every epoch.")
     if self.most_passes and not self.steps and not self.budget:
-      raise BadInput(f"train.most_passes={self.most_passes} is for train.steps above 0; set train.steps, or limit "
-                     "train.epochs instead and leave train.most_passes=0.")
+      raise BadInput(f"train.most_passes={self.most_passes} is for train.steps above 0; set train.steps, or set "
+                     "train.most_passes=0 and limit train.epochs instead.")
     if self.steps and self.eval_every and self.patience and (self.patience + 1) * self.eval_every >= self.steps:
       raise BadInput(f"train.patience={self.patience} can never end a stage of train.steps={self.steps} with "
                      f"train.eval_every={self.eval_every}; set train.patience=0, or lower train.eval_every.")
@@ -101,8 +101,8 @@ class Train(Epochs):
       "number in the first stage", at_least=0, at_most=1)
   first_steps: float = field(1.0, "steps of the first stage, as a multiple of `train.steps`", above=0)
   most_passes: float = field(
-      0.0, "a stage has at most as many steps as so many passes over its new examples alone would have, but "
-      f"{ALLOWED} are always allowed, and one in {BEYOND} of those beyond; 0: no limit", at_least=0)
+      0.0, f"most steps of a stage, as passes over its new examples; {ALLOWED} steps are always allowed, and one in "
+      f"{BEYOND} of the steps beyond the limit is still made. 0: no limit", at_least=0)
   decay: float = field(
       0.0, "the learning rate falls linearly to 0 in this last share of a stage's steps", at_least=0, at_most=1)
   weight_decay: float = field(0.0, "coefficient of the L2 penalty", at_least=0)

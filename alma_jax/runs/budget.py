@@ -109,7 +109,7 @@ def _most(spent: Callable[[int], float], total: float) -> int:
   `spent` rises, up to some number.
   """
   spent, high = functools.cache(spent), 2
-  while spent(high) < total and spent(2 * high) > spent(high):
+  while spent(high) < total and max(spent(2 * high), spent(4 * high)) > spent(high):
     high *= 2
   low = high // 2
   while high - low > 1:

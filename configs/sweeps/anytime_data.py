@@ -30,4 +30,4 @@ def get_sweep():
   points = [{**kind, **learner} for kind in KINDS for learner in LEARNERS
             if learner["log.label"] != "v1" or "pairs" not in kind["dataset.name"]]
   return Sweep("configs/cifar.py", product(axis("seed", [2000, 2001]), points),
-               {"test_augment": False, "replay_order": "random", "most_passes": 0.0})
+               {"test_augment": False, "replay_order": "random"})

@@ -95,7 +95,7 @@ MODERN = {"model__block": "modern", "train__optimizer": "muon"}
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("ens", {"devices": 4}),
+    ("ens", {"devices": 4, "train__micro_batch": 1}),
     ("ens", MODERN | {"devices": 2, "train__micro_batch": 1})])
 def test_accumulation_and_devices_change_no_step(books, learner, changes):
   """Later steps differ, because Adam amplifies rounding."""
