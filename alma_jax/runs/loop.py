@@ -130,9 +130,10 @@ class Session:
         f"start{known}")
     if setting.decided:
       values = ", ".join(f"{field}={value}" for field, value in setting.decided.items())
-      steps = {plan.steps for plan in c.train.plans(setting.protocol.sizes()) if plan.steps}
-      if c.dataset.is_complete and steps - {c.train.steps}:
-        values += f" ({' to '.join(map(str, sorted({min(steps), max(steps)})))} steps in a stage)"
+      sizes = setting.protocol.sizes()
+      steps = sorted({plan.steps for plan in c.train.plans(sizes) if plan.steps})
+      if sizes.exact and steps != [c.train.steps]:
+        values += f" ({steps[0]} to {steps[-1]} steps in a stage)"
       say(f"train.budget={c.train.budget:g} multiply-adds a mega-batch: {values}")
     return State(learner, num_params, setting.protocol.meta(()))
 
