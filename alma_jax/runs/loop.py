@@ -133,7 +133,7 @@ class Session:
       sizes = setting.protocol.sizes()
       steps = sorted({plan.steps for plan in c.train.plans(sizes) if plan.steps})
       if sizes.exact and steps != [c.train.steps]:
-        values += f" ({steps[0]} to {steps[-1]} steps in a stage)"
+        values += f" ({' to '.join(map(str, steps[:1] + steps[1:][-1:]))} steps in a stage)"
       say(f"train.budget={c.train.budget:g} multiply-adds a mega-batch: {values}")
     return State(learner, num_params, setting.protocol.meta(()))
 
