@@ -171,8 +171,10 @@ def main() -> None:
   tokens = np.random.default_rng(0).integers(0, config.dataset.vocab_size, (64, length + 1)).astype(np.int32)
   run, flops = of_jax(config, tokens, args.steps)
   runs = {"alma_jax": run, "PyTorch": of_torch(config, tokens, args.steps, args.compile)}
-  for warm in runs.values():
+  for name, warm in runs.items():
+    began = time.perf_counter()
     warm()
+    print(f"{name}: the first turn took {time.perf_counter() - began:.0f} s", flush=True)
   times: dict[str, list[float]] = {name: [] for name in runs}
   for _ in range(args.repeats):
     for name, run in runs.items():

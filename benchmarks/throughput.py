@@ -47,7 +47,7 @@ def main() -> None:
   if args.worker:
     kind, variant, case = args.worker.split(",")
     return work(kind, variant, case, args.data_dir)
-  cores = len(os.sched_getaffinity(0))
+  cores = 1 if args.peak else len(os.sched_getaffinity(0))  # on a GPU PyTorch's threads do not matter
   for case in args.cases:
     names = ["torch,1", *([f"torch,{cores}"] if cores > 1 else []), "jax,sm", "jax,ens"]
     # One after the other: while it compiles for a GPU, XLA chooses kernels by their times.
@@ -86,9 +86,11 @@ def report(case: str, times: Times, peak: float) -> None:
 
 def start(worker: str, data_dir: str) -> subprocess.Popen[str]:
   """A process that runs this file with --worker=KIND,VARIANT,CASE, once it has compiled and taken its first turns."""
+  began = time.perf_counter()
   process = subprocess.Popen([sys.executable, __file__, "--worker", worker, "--data_dir", data_dir],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
   _answer(process)
+  print(f"  {worker}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr)
   return process
 
 

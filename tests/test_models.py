@@ -12,7 +12,7 @@ from alma_jax import config as configs
 from alma_jax import keys, models
 from alma_jax.config.registry import NETWORKS
 from alma_jax.errors import BadInput
-from alma_jax.models import compact, convolution, cost, layers
+from alma_jax.models import attention, compact, convolution, cost, layers
 from alma_jax.training import optimizers
 
 
@@ -223,3 +223,24 @@ def test_initial_values_do_not_depend_on_how_they_are_compiled(network):
                     compiler_options={"xla_backend_optimization_level": 3})  # also where the tests compile with less
   quick, plain = (init(made, raw_keys, context.example) for init in (stacked._init_on_cpu, plainly))
   jax.tree.map(np.testing.assert_array_equal, jax.device_get(quick), jax.device_get(plain))
+
+
+def test_on_a_gpu_the_cpu_computes_the_initial_values(monkeypatch):
+  """Also those of a network whose attention a CPU cannot compute."""
+  from alma_jax import config as configs
+  from alma_jax.learners import stacked
+  from alma_jax.learners.contract import Context
+  config = configs.language("sm", "tiny")
+  config.precision = "bfloat16"
+  context = Context(configs.parse(config), types.SimpleNamespace(num_outputs=300), (65,), 1)
+  raw_keys = keys.member_keys(0, 0, keys.INIT, 1)
+  before = stacked.initialized(context.network(), raw_keys, context.example)
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  monkeypatch.setattr(attention, "_implementation", lambda query: "cudnn")
+  monkeypatch.delattr(stacked, "_init_elsewhere")
+  jax.clear_caches()
+  made = stacked.initialized(context.network(), raw_keys, context.example)
+  jax.tree.map(np.testing.assert_array_equal, jax.device_get(made), jax.device_get(before))
+  with pytest.raises(Exception, match="(?i)cudnn|cuda"):
+    jax.jit(context.network().apply, static_argnums=3)(jax.tree.map(lambda leaf: leaf[0], made), context.example, None,
+                                                       False)

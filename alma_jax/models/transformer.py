@@ -164,7 +164,8 @@ class _Layer(nn.Module):
     kind, dtype = self.net.kind, self.net.dtype
     qkv = _dense(kind, 3 * width, dtype, "qkv")(x_BLD).reshape(batch, num, 3, self.net.num_heads, -1)
     query, key, value = (qkv[:, :, i] for i in range(3))
-    attend = attention.plain if self.net.plain_attention else attention.fast
+    # Initialisation may run on another device than the one for which `fast` chooses.
+    attend = attention.plain if self.net.plain_attention or self.is_initializing() else attention.fast
     y_BLD = attend(kind.turn(query), kind.turn(key), value).reshape(x_BLD.shape)
     return _dense(kind, width, dtype, "output", is_last=True)(y_BLD)
 
