@@ -99,11 +99,17 @@ def test_small_images_are_means_of_blocks():
   assert found[0, 0] == x[0, :3, :3].mean()
 
 
-def changed_run(folder, learner="dual", policy="agreement", switch=lambda t: t >= 5, num=8, **changes):
-  """Metrics lines of a run on 8 mega-batches of SIZE images, whose labels are turned where `switch` says so."""
-  x, y = blobs(SIZE * num)
-  megabatch = np.arange(len(y)) // SIZE
-  turned = np.where([switch(t + 1) for t in megabatch], (y + 1) % (y.max() + 1), y)
+def changed_run(folder, learner="dual", policy="agreement", switch=lambda t: t >= 5, num=8, inputs=False, **changes):
+  """Metrics lines of a run on 8 mega-batches of SIZE images, which change where `switch` says so.
+
+  Their labels are turned, or of `inputs` the brightness.
+  """
+  x, turned = blobs(SIZE * num)
+  switched = np.array([switch(t // SIZE + 1) for t in range(len(x))])
+  if inputs:
+    x[switched] = 255 - x[switched]
+  else:
+    turned[switched] = (turned[switched] + 1) % 3
   inbox = folder / "data"
   (inbox / "stream").mkdir(parents=True)
   for t in range(num):
@@ -142,7 +148,25 @@ def test_a_change_is_noticed_and_both_networks_follow(tmp_path):
   lines = changed_run(tmp_path)
   assert [line["t"] for line in lines if line["changed"]] == [5]
   assert [line["t"] for line in lines if line["slow_from_fast"]] == [5]
+  assert {line["fast_from"] for line in lines} == {"fast"}  # the inputs are those that it knows
   assert lines[5]["prequential_error"] < 0.1  # one mega-batch after the change
+
+
+def test_with_new_inputs_the_fast_network_starts_afresh_and_old_inputs_become_few(tmp_path):
+  lines = changed_run(tmp_path, inputs=True)
+  assert [line["fast_from"] for line in lines] == [*["fast"] * 4, "new", *["fast"] * 3]
+  assert [line["t"] for line in lines if line["slow_from_fast"]] == [5]
+  for t, line in enumerate(lines[4:], 1):  # mega-batches of the new inputs
+    old, new = line["memory_weights"][:4], line["memory_weights"][4:]
+    assert sum(old) == pytest.approx(t / 3, rel=0.02)
+    assert min(new, default=1) > 0.9
+  assert lines[5]["prequential_error"] < 0.1
+
+
+def test_the_fast_network_goes_on_from_the_slow_one_where_old_inputs_return(tmp_path):
+  lines = changed_run(tmp_path, inputs=True, switch=lambda t: t in (2, 3), num=4)
+  assert [line["fast_from"] for line in lines] == ["fast", "new", "fast", "slow"]
+  assert lines[3]["prequential_error"] < 0.1
 
 
 def test_the_fast_network_forgets_what_was_before_a_change(tmp_path, monkeypatch):

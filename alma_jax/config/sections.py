@@ -209,7 +209,7 @@ COLUMNS = frozenset((  # of metrics.jsonl, besides metrics, val_ and prequential
     "predict_macs", "seconds", "classes", "new_classes", "untrained_error", "untrained_perplexity", "renormalized",
     "drift_before", "drift_after", "regret", "training_price", "law_exponent", "law_floor", "law_scale", "task",
     "accuracies", "num_modules", "new_modules", "lca", "errors", "scores", "best", "learning_rate", "weight_decay",
-    "memory_weights", "memory_span", "changed", "slow_from_fast"))
+    "memory_weights", "memory_span", "changed", "fast_from", "slow_from_fast"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 Every stage trains the *fast* network on the new data and a few mega-batches before them, then the *slow* network on new
 and old data. If the fast network errs much more on the new data than it did on the last, the data have changed, and it
-replays nothing from before. If it is significantly better than the slow network after its training, the slow one goes
-on from its weights.
+replays nothing from before. It then goes on from the slow network if that one already knows the new data, and starts
+afresh if the new inputs look unlike the last ones. If it is significantly better than the slow network after its
+training, the slow one goes on from its weights.
 
 With `stream.memory_policy=agreement`, the fast network also judges the old mega-batches. An old mega-batch contradicts
 the new data if it looks like them, but the fast network gets many more of its labels wrong. The slow network does not
-see it until later data agree with it again.
+see it until later data agree with it again. Old data that look unlike the new ones are at most UNLIKE times as many as
+the others that it sees.
 """
 import dataclasses
 from typing import Any, ClassVar
@@ -28,7 +30,7 @@ from alma_jax.parallel import sharding
 from alma_jax.training import loop, optimizers
 from alma_jax.types import Array, Cost, Variables
 
-SLOW, FAST = 0, 1
+SLOW, FAST, NEW = 0, 1, 2
 TESTS = 8  # one in TESTS new examples tests both networks, before the slow one is trained on it
 MOST_RECENT = 0.5  # of a batch of the fast network
 BETTER = 2.0  # deviations by which one network has significantly fewer errors than the other
@@ -37,6 +39,7 @@ LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighb
 UNEVEN = 3.0  # deviations by which the errors of a span and its neighbours differ significantly
 CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
 ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
+UNLIKE = 1 / 3  # old examples that look unlike the new ones, for each other example that the slow network sees
 SIDE = 8  # pixels a side of the images that are compared
 
 
@@ -83,8 +86,9 @@ class Dual(stacked.Stacked):
   - `origin`: the network whose weights the slow one started from
   - `weights`: the share of each span of old mega-batches that the slow network sees, [spans]. A span is `span`
     mega-batches, so that there are at most SPANS spans, and fewer in short stages.
-  Within a stage it also has `passes`, the forward passes of testing and judging so far, and `changed`, whether the fast
-  network noticed a change; and then `samples`, the number of examples that trained the fast network.
+  Within a stage it also has `passes`, the forward passes of testing and judging so far, `changed`, whether the fast
+  network noticed a change, and `start`, the network whose weights it starts from; and then `samples`, the number of
+  examples that trained the fast network.
   """
   combine = "probabilities"
 
@@ -108,9 +112,11 @@ class Dual(stacked.Stacked):
       origin, seen = state.host.get("origin", SLOW), self._slow_data(state, data)
       steps = (plan.samples - state.host["samples"] - state.host["passes"]) * plan.steps / plan.samples
     else:
-      origin, seen, steps = FAST, self._fast_data(state, data), self.options.fast_share * plan.steps
+      origin, seen = state.host.get("start", FAST), self._fast_data(state, data)
+      steps = self.options.fast_share * plan.steps
+    start = self.fresh(data.stage, state.spec) if origin == NEW else made.variables
     return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), steps=max(1, round(steps)),
-                               variables=self.take(made.variables, [origin]),
+                               variables=self.take(start, [min(origin, FAST)]),
                                data=seen._replace(val=data.val[:data.num_new_val]))
 
   def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
@@ -126,7 +132,8 @@ class Dual(stacked.Stacked):
       live, average = (each and self._with(each, FAST, trained.variables) for each in (state.live, state.average))
       return StageResult(state._replace(live=live, host=host, average=average), report, complete=False)
     samples, _ = host.pop("samples"), host.pop("passes")
-    notes = {"changed": host.pop("changed", False), "slow_from_fast": host.get("origin") == FAST}
+    notes = {"changed": host.pop("changed", False), "fast_from": ("slow", "fast", "new")[host.pop("start", FAST)],
+             "slow_from_fast": host.get("origin") == FAST}
     if "weights" in host:
       notes |= {"memory_weights": np.round(host["weights"], 3).tolist(), "memory_span": host["span"]}
     last = trained.variables if trained.last is None else trained.last
@@ -185,9 +192,18 @@ class Dual(stacked.Stacked):
     """What `host` gets before the fast network is trained."""
     if "wrong" not in state.host:
       return {}
-    changed = risen(self._looked(state, FAST, data, test)[1], state.host["wrong"])
-    since = {"since": int(data.memory_from.max(initial=0)) + 1} if changed else {}
-    return {"passes": self.context.num_views * len(test), "changed": changed, **since}
+    looks, fast = self._looked(state, FAST, data, test)
+    found = {"passes": self.context.num_views * len(test), "changed": risen(fast, state.host["wrong"])}
+    if found["changed"]:
+      newest = data.memory_from.max(initial=0)
+      last = keys.rng(data.seed, keys.JUDGED, data.stage, 3).permutation(data.memory[data.memory_from == newest])
+      found |= {"since": int(newest) + 1, "start": FAST}
+      found["passes"] += self.context.num_views * (len(test) + len(last[:len(test)]))
+      if surpasses(self._looked(state, SLOW, data, test)[1], fast):
+        found["start"] = SLOW
+      elif len(last) and alike(self._looked(state, FAST, data, last[:len(test)])[0], looks) < 0.5:
+        found["start"] = NEW
+    return found
 
   def _compared(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
     """What `host` gets once the fast network is trained: what the slow one starts from and replays."""
@@ -195,7 +211,8 @@ class Dual(stacked.Stacked):
     views = self.context.num_views
     found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
     if data.stage:
-      found["origin"] = FAST if surpasses(fast, self._looked(state, SLOW, data, test)[1]) else SLOW
+      slow, is_new = self._looked(state, SLOW, data, test)[1], state.host.get("start") == NEW
+      found["origin"] = FAST if surpasses(fast, slow) or (is_new and not surpasses(slow, fast)) else SLOW
       found["passes"] += views * len(test)
     if self._policy.judged and len(data.memory):
       left = self.options.judged_share * self._plan(data).samples / views - 3 * len(test)
@@ -209,7 +226,7 @@ class Dual(stacked.Stacked):
 
   def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray, most: float,
               new_looks: np.ndarray, new_wrong: np.ndarray) -> tuple[np.ndarray, int]:
-    """(the share of each span of old mega-batches that agrees with the new data, float64 [S]; the examples looked at).
+    """(the share of each span of old mega-batches that the slow network sees, float64 [S]; the examples looked at).
 
     Args:
       place: int [m], the span of each example of the memory.
@@ -222,13 +239,17 @@ class Dual(stacked.Stacked):
     drawn = [rng.permutation(data.memory[place == i])[:num] for i in spans]
     own = np.repeat(spans, list(map(len, drawn)))
     looks, wrong = self._looked(state, FAST, data, np.concatenate(drawn))
-    reach, kept = int(np.ceil((LEAST / num - 1) / 2)) if num < LEAST else 0, np.ones(len(spans))
+    reach = int(np.ceil((LEAST / num - 1) / 2)) if num < LEAST else 0
+    kept, likeness = np.ones((2, len(spans)))
     for i in spans:
       near = rng.permutation(window(wrong, own, i, reach))
       if len(near):
         num = min(len(near), len(new_looks), MOST)  # as many of each, or neighbours from one set are no surprise
-        kept[i] = 1 - contradicts(wrong[near], new_wrong) * alike(looks[near[:num]], new_looks[:num])
-    return kept, len(own)
+        likeness[i] = alike(looks[near[:num]], new_looks[:num])
+        kept[i] = 1 - contradicts(wrong[near], new_wrong) * likeness[i]
+    stay = kept * np.bincount(place)
+    unlike, others = (stay * (1 - likeness)).sum(), (stay * likeness).sum() + data.num_new
+    return kept * (likeness + (1 - likeness) * min(1, UNLIKE * others / max(unlike, 1))), len(own)
 
   def _looked(self, state: LearnerState, member: int, data: loop.StageData,
               which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
