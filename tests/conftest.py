@@ -6,8 +6,9 @@ import tempfile
 
 # Before jax is imported, here and in the processes that tests start. benchmarks/gpu.sh names another platform, on which
 # it runs tests that need one device.
-PLATFORM = os.environ.get("ALMA_JAX_TEST_PLATFORM", "cpu")
-os.environ["JAX_PLATFORMS"] = PLATFORM if PLATFORM == "cpu" else f"{PLATFORM},cpu"  # jax.debug.callback needs a CPU
+os.environ["JAX_PLATFORMS"] = PLATFORM = os.environ.get("ALMA_JAX_TEST_PLATFORM", "cpu")
+if PLATFORM != "cpu":
+  os.environ["JAX_PLATFORMS"] += ",cpu"  # jax.debug.callback needs one
 # Compiling takes most of the time of the suite. A run has LLVM's level 3; with level 1 and the older emitters of
 # fusions, which later jaxlibs refuse, it takes a third of that. (With level 0 they computed wrong gradients.) .ci/run
 # repeats some tests as a run has it: flags that name the level stay as they are.
