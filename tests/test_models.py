@@ -227,10 +227,9 @@ def test_initial_values_do_not_depend_on_how_they_are_compiled(network):
 
 def test_on_a_gpu_the_cpu_computes_the_initial_values(monkeypatch):
   """Also those of a network whose attention a CPU cannot compute."""
-  from alma_jax import config as configs
   from alma_jax.learners import stacked
   from alma_jax.learners.contract import Context
-  config = configs.language("sm", "tiny")
+  backend, config = jax.default_backend(), configs.language("sm", "tiny")
   config.precision = "bfloat16"
   context = Context(configs.parse(config), types.SimpleNamespace(num_outputs=300), (65,), 1)
   raw_keys = keys.member_keys(0, 0, keys.INIT, 1)
@@ -241,6 +240,7 @@ def test_on_a_gpu_the_cpu_computes_the_initial_values(monkeypatch):
   jax.clear_caches()
   made = stacked.initialized(context.network(), raw_keys, context.example)
   jax.tree.map(np.testing.assert_array_equal, jax.device_get(made), jax.device_get(before))
-  with pytest.raises(Exception, match="(?i)cudnn|cuda"):
-    jax.jit(context.network().apply, static_argnums=3)(jax.tree.map(lambda leaf: leaf[0], made), context.example, None,
-                                                       False)
+  if backend == "cpu":
+    one = jax.tree.map(lambda leaf: leaf[0], made)
+    with pytest.raises(Exception, match="(?i)cudnn|cuda"):
+      jax.jit(context.network().apply, static_argnums=3)(one, context.example, None, False)

@@ -102,7 +102,7 @@ def test_small_images_are_means_of_blocks():
 def changed_run(folder, learner="dual", policy="agreement", switch=lambda t: t >= 5, num=8, inputs=False, **changes):
   """Metrics lines of a run on 8 mega-batches of SIZE images, which change where `switch` says so.
 
-  Their labels are turned, or of `inputs` the brightness.
+  Their labels are shifted, or with `inputs` their brightness is inverted.
   """
   x, turned = blobs(SIZE * num)
   switched = np.array([switch(t // SIZE + 1) for t in range(len(x))])
@@ -161,6 +161,12 @@ def test_with_new_inputs_the_fast_network_starts_afresh_and_old_inputs_become_fe
     assert sum(old) == pytest.approx(t / 3, rel=0.02)
     assert min(new, default=1) > 0.9
   assert lines[5]["prequential_error"] < 0.1
+
+
+def test_what_a_small_memory_has_of_the_last_inputs_shows_nothing_new(tmp_path):
+  lines = changed_run(tmp_path, stream__memory_size=16)  # by the fifth mega-batch 4 of the last one
+  assert [line["t"] for line in lines if line["changed"]] == [5]
+  assert {line["fast_from"] for line in lines} == {"fast"}
 
 
 def test_the_fast_network_goes_on_from_the_slow_one_where_old_inputs_return(tmp_path):

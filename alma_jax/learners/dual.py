@@ -2,14 +2,14 @@
 
 Every stage trains the *fast* network on the new data and a few mega-batches before them, then the *slow* network on new
 and old data. If the fast network errs much more on the new data than it did on the last, the data have changed, and it
-replays nothing from before. It then goes on from the slow network if that one already knows the new data, and starts
-afresh if the new inputs look unlike the last ones. If it is significantly better than the slow network after its
-training, the slow one goes on from its weights.
+replays nothing from before. It then goes on from the slow network if that one already knows the new data. Otherwise, if
+the new inputs look unlike the last ones, it starts afresh. If, after its training, it is significantly better than the
+slow network, or new and not significantly worse, the slow one goes on from its weights.
 
 With `stream.memory_policy=agreement`, the fast network also judges the old mega-batches. An old mega-batch contradicts
 the new data if it looks like them, but the fast network gets many more of its labels wrong. The slow network does not
-see it until later data agree with it again. Old data that look unlike the new ones are at most UNLIKE times as many as
-the others that it sees.
+see it until later data agree with it again. It sees at most UNLIKE times as many old examples that look unlike the new
+ones as other examples.
 """
 import dataclasses
 from typing import Any, ClassVar
@@ -39,7 +39,8 @@ LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighb
 UNEVEN = 3.0  # deviations by which the errors of a span and its neighbours differ significantly
 CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
 ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
-UNLIKE = 1 / 3  # old examples that look unlike the new ones, for each other example that the slow network sees
+ENOUGH = 12  # new examples, and old ones, that can show that inputs look new
+UNLIKE = 1 / 3  # most old examples that look unlike the new ones, for each other example of the slow network
 SIDE = 8  # pixels a side of the images that are compared
 
 
@@ -87,8 +88,8 @@ class Dual(stacked.Stacked):
   - `weights`: the share of each span of old mega-batches that the slow network sees, [spans]. A span is `span`
     mega-batches, so that there are at most SPANS spans, and fewer in short stages.
   Within a stage it also has `passes`, the forward passes of testing and judging so far, `changed`, whether the fast
-  network noticed a change, and `start`, the network whose weights it starts from; and then `samples`, the number of
-  examples that trained the fast network.
+  network noticed a change, and then `start`, the network whose weights it starts from, and `slow_wrong`, as `wrong` of
+  the slow network; and then `samples`, the number of examples that trained the fast network.
   """
   combine = "probabilities"
 
@@ -108,15 +109,19 @@ class Dual(stacked.Stacked):
 
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     made, plan = super().training(state, data), self._plan(data)
+    start = made.variables
     if "samples" in state.host:  # by the fast network, which has been trained
       origin, seen = state.host.get("origin", SLOW), self._slow_data(state, data)
       steps = (plan.samples - state.host["samples"] - state.host["passes"]) * plan.steps / plan.samples
     else:
       origin, seen = state.host.get("start", FAST), self._fast_data(state, data)
       steps = self.options.fast_share * plan.steps
-    start = self.fresh(data.stage, state.spec) if origin == NEW else made.variables
+      if origin == NEW:
+        origin, start = FAST, self.fresh(data.stage, state.spec)
+      elif origin == SLOW:
+        start = state.predicting  # as it was tested
     return dataclasses.replace(made, spec=dataclasses.replace(made.spec, num_members=1), steps=max(1, round(steps)),
-                               variables=self.take(start, [min(origin, FAST)]),
+                               variables=self.take(start, [origin]),
                                data=seen._replace(val=data.val[:data.num_new_val]))
 
   def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
@@ -131,7 +136,7 @@ class Dual(stacked.Stacked):
       host["samples"] = report.samples
       live, average = (each and self._with(each, FAST, trained.variables) for each in (state.live, state.average))
       return StageResult(state._replace(live=live, host=host, average=average), report, complete=False)
-    samples, _ = host.pop("samples"), host.pop("passes")
+    samples, *_ = host.pop("samples"), host.pop("passes"), host.pop("slow_wrong", None)
     notes = {"changed": host.pop("changed", False), "fast_from": ("slow", "fast", "new")[host.pop("start", FAST)],
              "slow_from_fast": host.get("origin") == FAST}
     if "weights" in host:
@@ -164,7 +169,7 @@ class Dual(stacked.Stacked):
     """The new examples that train the fast network, and those that test both networks: int32 [n], [h]."""
     order = keys.rng(data.seed, keys.JUDGED, data.stage, 0).permutation(data.train[:data.num_new])
     looks = self.options.judged_share * self._plan(data).samples / self.context.num_views
-    most = int(looks / 2 / 3)  # half of it for the three tests
+    most = int(looks / 2 / 3)  # half of it for three tests; a change takes at most a fourth
     num = min(-(-len(order) // TESTS), max(1, most)) if len(order) > 1 else 0
     return order[num:], order[:num]
 
@@ -193,16 +198,19 @@ class Dual(stacked.Stacked):
     if "wrong" not in state.host:
       return {}
     looks, fast = self._looked(state, FAST, data, test)
-    found = {"passes": self.context.num_views * len(test), "changed": risen(fast, state.host["wrong"])}
+    found: dict[str, Any] = {"passes": self.context.num_views * len(test), "changed": risen(fast, state.host["wrong"])}
     if found["changed"]:
       newest = data.memory_from.max(initial=0)
       last = keys.rng(data.seed, keys.JUDGED, data.stage, 3).permutation(data.memory[data.memory_from == newest])
-      found |= {"since": int(newest) + 1, "start": FAST}
-      found["passes"] += self.context.num_views * (len(test) + len(last[:len(test)]))
-      if surpasses(self._looked(state, SLOW, data, test)[1], fast):
+      num = min(len(last), len(test), MOST)
+      found |= {"since": int(newest) + 1, "start": FAST, "slow_wrong": self._looked(state, SLOW, data, test)[1]}
+      found["passes"] += self.context.num_views * len(test)
+      if surpasses(found["slow_wrong"], fast):
         found["start"] = SLOW
-      elif len(last) and alike(self._looked(state, FAST, data, last[:len(test)])[0], looks) < 0.5:
-        found["start"] = NEW
+      elif num >= ENOUGH:
+        found["passes"] += self.context.num_views * num
+        if alike(self._looked(state, FAST, data, last[:num])[0], looks[:num]) < 0.5:
+          found["start"] = NEW
     return found
 
   def _compared(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
@@ -211,11 +219,13 @@ class Dual(stacked.Stacked):
     views = self.context.num_views
     found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
     if data.stage:
-      slow, is_new = self._looked(state, SLOW, data, test)[1], state.host.get("start") == NEW
+      slow, is_new = state.host.get("slow_wrong"), state.host.get("start") == NEW
+      if slow is None:
+        slow = self._looked(state, SLOW, data, test)[1]
+        found["passes"] += views * len(test)
       found["origin"] = FAST if surpasses(fast, slow) or (is_new and not surpasses(slow, fast)) else SLOW
-      found["passes"] += views * len(test)
     if self._policy.judged and len(data.memory):
-      left = self.options.judged_share * self._plan(data).samples / views - 3 * len(test)
+      left = (self.options.judged_share * self._plan(data).samples - found["passes"]) / views
       found["span"], most = 1, np.clip(left / FEW, 1, SPANS)
       while -(-int(data.memory_from.max()) // found["span"]) > most:
         found["span"] *= 2
