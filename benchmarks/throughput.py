@@ -41,7 +41,8 @@ def main() -> None:
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
   parser.add_argument("--repeats", type=int, default=9)
   parser.add_argument("--cases", nargs="*", default=["mlp", "vgg"], choices=list(CASES))
-  parser.add_argument("--peak", type=float, default=0.0, help="TFLOP/s of the GPU; prints the share that is reached")
+  parser.add_argument("--peak", type=float, default=0.0,
+                      help="TFLOP/s of the GPU: prints the share that is reached; PyTorch has one thread")
   parser.add_argument("--worker", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.worker:

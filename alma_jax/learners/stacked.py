@@ -202,8 +202,8 @@ def contribute(network: Any, problem: Any, mesh: Mesh, combine: str, variables: 
 def initialized(network: Any, raw_keys: jax.Array, example: Tree) -> Variables:
   """Initial variables [M, ...] of a member for each raw key.
 
-  They are computed on the CPU where jax has one, also if the run has a GPU: for a GPU, XLA took 28 s to compile this
-  function for a VGG19 of width 16, as long as for its training.
+  They are computed on the CPU where jax has one, also if the run has a GPU: for a GPU, XLA took as long to
+  compile this function as to compile the training (docs/results.md).
   """
   shapes = cost.stand_in(network, len(raw_keys), example)
   if shapes is not None:
