@@ -30,7 +30,8 @@ from alma_jax.store import metrics, run_files
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
             ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40}),
             ("hmoe", {"stream__replay": 0.5}), ("boosting", {}), ("bagging", {"stream__replay_share": 0.3}), ("ff", {}),
-            ("gmoe", {"model__num_experts": 2}), ("umix", {"stream__replay": 1.0})]
+            # The room for experts decides how gmoe rounds, and follows from the number of stages.
+            ("gmoe", {"model__num_experts": 2, "stream__num_megabatches": 4}), ("umix", {"stream__replay": 1.0})]
 CURVE = plots.curve  # other tests draw none
 
 
