@@ -231,13 +231,13 @@ def test_on_a_gpu_the_cpu_computes_the_initial_values(monkeypatch):
   from alma_jax.learners.contract import Context
   backend, config = jax.default_backend(), configs.language("sm", "tiny")
   config.precision = "bfloat16"
-  context = Context(configs.parse(config), types.SimpleNamespace(num_outputs=300), (65,), 1)
+  short, context = (Context(configs.parse(config), types.SimpleNamespace(num_outputs=300), (length + 1,), 1)
+                    for length in (64, 128))  # two lengths, because jax would not trace the same one again
   raw_keys = keys.member_keys(0, 0, keys.INIT, 1)
-  before = stacked.initialized(context.network(), raw_keys, context.example)
+  before = stacked.initialized(short.network(), raw_keys, short.example)
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(attention, "_implementation", lambda query: "cudnn")
   monkeypatch.delattr(stacked, "_init_elsewhere")
-  jax.clear_caches()
   made = stacked.initialized(context.network(), raw_keys, context.example)
   jax.tree.map(np.testing.assert_array_equal, jax.device_get(made), jax.device_get(before))
   if backend == "cpu":

@@ -87,9 +87,9 @@ class Dual(stacked.Stacked):
   - `origin`: the network whose weights the slow one started from
   - `weights`: the share of each span of old mega-batches that the slow network sees, [spans]. A span is `span`
     mega-batches, so that there are at most SPANS spans, and fewer in short stages.
-  Within a stage it also has `passes`, the forward passes of testing and judging so far, `changed`, whether the fast
-  network noticed a change, and then `start`, the network whose weights it starts from, and `slow_wrong`, as `wrong` of
-  the slow network; and then `samples`, the number of examples that trained the fast network.
+  Within a stage it also has `passes`, the forward passes of testing and judging so far, `slow_wrong`, as `wrong` of the
+  slow network, `changed`, whether the fast network noticed a change, and `start`, the network whose weights it starts
+  from; and then `samples`, the number of examples that trained the fast network.
   """
   combine = "probabilities"
 
@@ -195,22 +195,21 @@ class Dual(stacked.Stacked):
 
   def _noticed(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
     """What `host` gets before the fast network is trained."""
-    if "wrong" not in state.host:
+    if not data.stage:
       return {}
-    looks, fast = self._looked(state, FAST, data, test)
-    found: dict[str, Any] = {"passes": self.context.num_views * len(test), "changed": risen(fast, state.host["wrong"])}
-    if found["changed"]:
-      newest = data.memory_from.max(initial=0)
-      last = keys.rng(data.seed, keys.JUDGED, data.stage, 3).permutation(data.memory[data.memory_from == newest])
-      num = min(len(last), len(test), MOST)
-      found |= {"since": int(newest) + 1, "start": FAST, "slow_wrong": self._looked(state, SLOW, data, test)[1]}
-      found["passes"] += self.context.num_views * len(test)
-      if surpasses(found["slow_wrong"], fast):
-        found["start"] = SLOW
-      elif num >= ENOUGH:
-        found["passes"] += self.context.num_views * num
-        if alike(self._looked(state, FAST, data, last[:num])[0], looks[:num]) < 0.5:
-          found["start"] = NEW
+    (looks, fast), (_, slow) = (self._looked(state, member, data, test) for member in (FAST, SLOW))
+    found: dict[str, Any] = {"passes": 2 * self.context.num_views * len(test), "slow_wrong": slow}
+    if "wrong" not in state.host or not risen(fast, state.host["wrong"]):
+      return found
+    newest = data.memory_from.max(initial=0)
+    found |= {"changed": True, "since": int(newest) + 1}
+    last = keys.rng(data.seed, keys.JUDGED, data.stage, 3).permutation(data.memory[data.memory_from == newest])
+    num = min(len(last), len(test), MOST)
+    if surpasses(slow, fast):
+      found["start"] = SLOW
+    elif num >= ENOUGH:
+      found["passes"] += self.context.num_views * num
+      found["start"] = NEW if alike(self._looked(state, FAST, data, last[:num])[0], looks[:num]) < 0.5 else FAST
     return found
 
   def _compared(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
@@ -219,10 +218,7 @@ class Dual(stacked.Stacked):
     views = self.context.num_views
     found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
     if data.stage:
-      slow, is_new = state.host.get("slow_wrong"), state.host.get("start") == NEW
-      if slow is None:
-        slow = self._looked(state, SLOW, data, test)[1]
-        found["passes"] += views * len(test)
+      slow, is_new = state.host["slow_wrong"], state.host.get("start") == NEW
       found["origin"] = FAST if surpasses(fast, slow) or (is_new and not surpasses(slow, fast)) else SLOW
     if self._policy.judged and len(data.memory):
       left = (self.options.judged_share * self._plan(data).samples - found["passes"]) / views

@@ -208,9 +208,10 @@ def initialized(network: Any, raw_keys: jax.Array, example: Tree) -> Variables:
   shapes = cost.stand_in(network, len(raw_keys), example)
   if shapes is not None:
     return shapes
-  if isinstance(raw_keys, jax.core.Tracer) or not _cpus():  # inside another function, which decides where it runs
+  cpus = _cpus()
+  if isinstance(raw_keys, jax.core.Tracer) or not cpus:  # inside another function, which decides where it runs
     return _init_elsewhere(network, raw_keys, example)
-  with jax.default_device(_cpus()[0]):
+  with jax.default_device(cpus[0]):
     return _init_on_cpu(network, np.asarray(raw_keys), example)
 
 
