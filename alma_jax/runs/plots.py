@@ -153,8 +153,9 @@ def _draw_stair(axes: "Axes", curve: Curve, values: Sequence[tuple[int, float]],
     axes.annotate(f"{height}before the first training", (edges[0], 0.97), (4, 0), ("data", "axes fraction"),
                   "offset points", va="top", color="0.35", fontsize=9, backgroundcolor=(1, 1, 1, 0.8))
   if curve.result.startswith("CER"):
-    axes.annotate(f"area: {curve.result}", (0.5, 0), (0, 8), "axes fraction", "offset points", ha="center",
-                  color=colour, fontsize=10)
+    middle = sum(t * error for t, error in values) / (sum(errors) or 1)  # below a high part of the curve
+    axes.annotate(f"area: {curve.result}", (middle, 0), (0, 8), ("data", "axes fraction"), "offset points",
+                  ha="center", color=colour, fontsize=10)
 
 
 def gate_tree(splits: Sequence[int], axes: "Axes", sizes: Sequence[float] | None = None) -> None:
