@@ -38,6 +38,35 @@ def test_runs_are_read(runs):
   assert table["cer"].is_monotonic_increasing
 
 
+def test_regret_is_against_the_best_run_from_scratch_on_all_data_of_the_seed(tmp_path):
+  def write(name, values, learner="sm", **changes):
+    return write_run(tmp_path / name, values, learner, **changes)
+
+  for seed, best in ((0, 0.2), (1, 0.1)):
+    write(f"oracle{seed}", [0.4, best], "retrain", seed=seed)
+    write(f"narrow{seed}", [0.5, 0.5], "retrain", seed=seed, model__width=4)
+    write(f"sm{seed}", [0.6, 0.3], seed=seed)
+    write(f"waits{seed}", [0.1, 0.1], "retrain", seed=seed, stream__waiting_time=2)
+  write("alone", [0.6, 0.3], seed=2)
+  known = write("known", [0.6, 0.4], seed=3)
+  change(known / "summary.json", regret=0.7)
+  (study,), notes = collect.collect([tmp_path])
+  by_run = study.runs.assign(run=study.runs["run"].str.rsplit("/").str[-1]).set_index("run")["regret"]
+  expected = {"oracle0": 0, "sm0": 0.3, "sm1": 0.4, "narrow0": 0.4, "waits0": -0.4, "known": 0.7}
+  np.testing.assert_allclose(by_run[[*expected]], [*expected.values()], atol=1e-9)
+  assert np.isnan(by_run["alone"])
+  of_sm = study.stream[study.stream["run"].str.endswith("sm1")]
+  np.testing.assert_allclose(of_sm["regret"], [0.2, 0.4])
+  assert any("that of retrain, width 32, w 1, replay 1 with the same seed (0, 1)" in note for note in notes)
+  assert "| regret |" in tables.overview(study)
+  plot = figures.plots(study)["regret"]
+  lowest = min(np.min(line.low) for panel in plot.panels for line in panel.lines)
+  assert lowest == pytest.approx(-0.4)
+  without = study_of(write("more/sm", [0.6, 0.3]))
+  assert "regret" not in without.runs
+  assert "regret" not in figures.plots(without)
+
+
 def test_what_cannot_be_used_is_left_out_and_named(tmp_path, runs):
   half = write_run(tmp_path / "more/half", [0.5, 0.4], seed=7)
   (half / "summary.json").unlink()

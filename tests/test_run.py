@@ -104,6 +104,26 @@ def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
   assert json.loads(json.dumps(configs.to_dict(configs.parse(config)))) == config
 
 
+def test_the_regret_is_against_a_finished_run_on_the_same_stream(tmp_path, arrays):
+  oracle = alma_jax.run(small_config(stream__waiting_time=1), tmp_path / "oracle", data=arrays)
+  name = lambda path: dict(log__oracle=str(path))
+  run = alma_jax.run(small_config(**name(oracle.path)), tmp_path / "run", data=arrays)
+  assert run.summary["regret"] == run.summary["cer"] - oracle.summary["cer"] != 0
+  again = alma_jax.run(small_config(), tmp_path / "run", data=arrays)  # log.oracle is no part of what a run is
+  assert again.summary == run.summary
+  half = tmp_path / "half"
+  assert interrupted(small_config(), half, 1, data=arrays)
+  other = (arrays[0][::-1].copy(), *arrays[1:])
+  for changes, data, sentence in (
+      (name(half), arrays, "is a run that has not finished; finish it first"),
+      (name(oracle.path) | {"seed": 1}, arrays, r"with other seed \(0 there, 1 here\)"),
+      (name(oracle.path), other, "is a run on another stream, with other data"),
+      (name(tmp_path / "nothing"), arrays, "there is no run in")):
+    with pytest.raises(alma_jax.BadInput, match=sentence):
+      alma_jax.run(small_config(**changes), tmp_path / "refused", data=data)
+  assert not (tmp_path / "refused").exists()
+
+
 @pytest.mark.parametrize("learner", ["sm", pytest.param("gmoe", marks=pytest.mark.slow),
                                      pytest.param("boosting", marks=pytest.mark.slow)])
 def test_two_views_cost_twice_as_much_in_predictions_and_nothing_in_training(tmp_path, arrays, learner):

@@ -9,8 +9,10 @@ import pytest
 
 from alma_jax import models
 from alma_jax.errors import BadInput
-from alma_jax.models import attention, cost, output_layer, routing, switch, transformer
+from alma_jax.growth import duplicate
+from alma_jax.models import attention, cost, moe, output_layer, routing, switch, transformer
 from alma_jax.parallel import members
+from alma_jax.types import Variables
 
 V, L = 29, 12
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles in half the time
@@ -39,8 +41,11 @@ def init(network, seed=0):
     name = path[-1].key.rsplit("_", maxsplit=1)[-1]  # of experts: up_kernel, ...
     return np.float32((name == "scale") + scales[name] * rng.normal(size=leaf.shape))
 
-  return shapes._replace(params=jax.tree_util.tree_map_with_path(draw, shapes.params),
-                         stats=jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes.stats))
+  stats = {name: {"offset": np.zeros(layer["offset"].shape, np.float32)} for name, layer in shapes.stats.items()}
+  if network.module.gates == "tree":
+    tree, _ = moe.paths(moe.balanced(network.module.num_experts), network.module.num_experts)
+    stats = {name: layer | {"tree": tree} for name, layer in stats.items()}
+  return Variables(jax.tree_util.tree_map_with_path(draw, shapes.params), stats)
 
 
 def without_opinion(variables):
@@ -358,16 +363,25 @@ def mixture_layer(network, x, counts):
   params = init(network).params["layer1"]
   params |= {"output": jax.tree.map(jnp.zeros_like, params["output"])}
   layer = jit(lambda x: transformer._Layer(network.module, 1).apply(
-      {"params": params, "stats": {"offset": jnp.zeros(4)}}, x, counts, None, True))
+      {"params": params, "stats": init(network).stats["layer1"]}, x, counts, None, True))
   y, (routes,) = layer(x)
   x, y, params = jax.tree.map(np.asarray, (x, y, params))
   inputs = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
   return inputs * params["ffn_norm"]["scale"] + params["ffn_norm"]["bias"], y - x, y, routes, params
 
 
-@pytest.mark.parametrize("group_size", [6, L, 2 * L])
-def test_mixture_against_a_loop_over_tokens(group_size):
-  network = build(group_size=group_size)
+def leaf_probs(node, gates_N2):
+  """{leaf: its probability} of a tree of gates as nested tuples, by walking down."""
+  if isinstance(node, int):
+    return {node: 1.0}
+  gate, *children = node
+  probs = np.exp(gates_N2[gate]) / np.exp(gates_N2[gate]).sum()
+  return {leaf: p * q for p, child in zip(probs, children) for leaf, q in leaf_probs(child, gates_N2).items()}
+
+
+@pytest.mark.parametrize(("group_size", "gates"), [(6, "flat"), (L, "tree"), (2 * L, "flat")])
+def test_mixture_against_a_loop_over_tokens(group_size, gates):
+  network = build(group_size=group_size, gates=gates)
   x = np.random.default_rng(0).normal(size=(4, L, 16)).astype(np.float32)
   counts = np.arange(L)[None] < np.array([L, 7, 0, L])[:, None]
   inputs, mixed, y, routes, params = mixture_layer(network, x, counts)
@@ -378,14 +392,18 @@ def test_mixture_against_a_loop_over_tokens(group_size):
       used[:] = 0
     b, t = divmod(n, L)
     scores = inputs[b, t] @ params["router"]
-    e = int(np.argmax(scores))
+    probs = np.exp(scores) / np.exp(scores).sum()
+    if gates == "tree":
+      by_leaf = leaf_probs((0, (1, 0, 2), (2, 1, 3)), scores.reshape(3, 2))
+      probs = [by_leaf[leaf] for leaf in range(4)]
+    e = int(np.argmax(probs))
     used[e] += bool(counts[b, t])
     if not counts[b, t] or used[e] > size:
       dropped += bool(counts[b, t])
       np.testing.assert_array_equal(y[b, t], x[b, t])  # exactly: nothing is added
       continue
     inner = np.maximum(inputs[b, t] @ experts["up_kernel"][e] + experts["up_bias"][e], 0)
-    expected = np.exp(scores[e]) / np.exp(scores).sum() * (inner @ experts["down_kernel"][e] + experts["down_bias"][e])
+    expected = probs[e] * (inner @ experts["down_kernel"][e] + experts["down_bias"][e])
     np.testing.assert_allclose(mixed[b, t], expected, atol=1e-5)
   assert routes.dropped == dropped > 0
 
@@ -443,6 +461,37 @@ def test_duplicated_experts_with_offsets_preserve_the_function():
   np.testing.assert_allclose(logits(largest, again, tokens), before, atol=1e-5)
   plain = logits(larger, duplicated(variables, (1, 2), 0.0), tokens)
   assert np.abs(plain - before).max() > 1e-3
+
+
+def test_leaves_split_twice_with_offsets_preserve_the_function():
+  """By a tree of gates; without offsets the outputs of split leaves are halved."""
+  network, tokens = build(group_size=3 * L, gates="tree"), make_windows(3).tokens[:, :-1]
+  variables = init(network)
+  before, grow = logits(network, variables, tokens), functools.partial(duplicate.grow, rng=np.random.default_rng(0))
+  one = jax.tree.map(lambda leaf: leaf[None], variables)
+  twice = grow(grow(one, {"layer1": [1, 2]}, offsets=True, noise=0.0), {"layer1": [5]}, offsets=True, noise=0.0)
+  after = jax.tree.map(lambda leaf: leaf[0], twice)
+  np.testing.assert_allclose(logits(build(num_experts=7, gates="tree"), after, tokens), before, atol=1e-5)
+  np.testing.assert_array_equal(after.stats["layer1"]["tree"],
+                                moe.paths([*moe.balanced(4), 1, 2, 5], 7)[0])
+  np.testing.assert_allclose(after.stats["layer1"]["offset"], -np.log([1, 2, 2, 1, 2, 4, 4]), rtol=1e-6)
+  plain = grow(one, {"layer1": [0, 1, 2, 3]}, offsets=False, noise=0.0)
+  x = np.random.default_rng(0).normal(size=(1, L, 16)).astype(np.float32)
+  scale = lambda variables, num: transformer._Layer(build(num_experts=num, gates="tree").module, 1).apply(
+      {"params": variables.params["layer1"], "stats": variables.stats["layer1"]}, x, np.ones((1, L), bool), None,
+      False)[1][0].scale
+  np.testing.assert_allclose(scale(jax.tree.map(lambda leaf: leaf[0], plain), 8), scale(variables, 4) / 2, rtol=1e-5)
+
+
+def test_noise_divides_the_tokens_of_a_split_leaf():
+  network = build(gates="tree")
+  one = jax.tree.map(lambda leaf: leaf[None], init(network))
+  grown = duplicate.grow(one, {"layer1": [1]}, True, 0.5, np.random.default_rng(0))
+  old, new = one.params["layer1"]["router"], grown.params["layer1"]["router"]
+  np.testing.assert_array_equal(new[..., :6], old)
+  np.testing.assert_array_equal(new[..., 6], -new[..., 7])
+  assert np.std(new[..., 6]) == pytest.approx(0.5, rel=0.5)
+  assert old.shape[-1] == 6  # the input has not changed
 
 
 def test_plain_copies_scale_outputs_by_a_known_factor():

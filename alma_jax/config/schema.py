@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from alma_jax.config import image_sections, task_sections, text_sections
 from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, TASKS, TEXT
-from alma_jax.config.sections import AnyOptions, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
+from alma_jax.config.sections import AnyOptions, Checkpoint, DataSet, ImageLog, Log, Model, StreamLog, TaskLog
 from alma_jax.config.stream import AnyStream
 from alma_jax.errors import BadInput
 
@@ -93,7 +93,7 @@ class ImageConfig(RunConfig):
   learner: AnyOptions = choice(LEARNERS[IMAGES], "ens")
   model: Model = choice(NETWORKS[IMAGES], "mlp")
   train: image_sections.Train
-  log: StreamLog
+  log: ImageLog
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -412,7 +412,7 @@ class Log(Section):
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
   metrics: tuple[str, ...] = field((), "further metrics, as in (balanced_error,confusion); see docs/metrics.md")
 
-  drift, lca = 0.0, 0  # nothing watches for drift, and LCA is not measured
+  drift, lca, oracle = 0.0, 0, ""  # nothing watches for drift; neither LCA nor regret is measured
 
   def check(self, config: Any) -> None:
     """Raises BadInput if there is no such metric for the problem."""
@@ -425,6 +425,13 @@ class StreamLog(Log):
   """What a run on mega-batches reports."""
   drift: float = field(
       0.0, "warn if the prequential error or perplexity rises; the confidence δ of ADWIN. 0: off", at_least=0, below=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageLog(StreamLog):
+  """What a run on mega-batches of images reports."""
+  oracle: str = field(
+      "", "folder of a finished run on the same stream; summary.json tells the `regret`, the CER minus that run's")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,11 +18,12 @@ def grow(old: Variables, chosen: Mapping[str, Sequence[int] | np.ndarray], offse
          rng: np.random.Generator) -> Variables:
   """A network with k more experts in every mixture, which are copies of the chosen ones.
 
-  The output of an expert is multiplied by its probability. Copies lower the probabilities of all experts, by the factor
-  1/(1 + Σ_{e in chosen} p_e). With `offsets` both children have the parent's offset minus log 2; the scale of the
-  output removes the offset again, and the function of the network stays the same. If the router columns of both
-  children were equal, the copy would receive no tokens. Therefore `noise` is added to one column and subtracted from
-  the other; with 0 the function is preserved exactly.
+  The output of an expert is multiplied by its probability. Copies lower the probabilities: with a flat router those of
+  all experts, by the factor 1/(1 + Σ_{e in chosen} p_e), with a tree of gates those of the chosen experts, which a new
+  gate halves. With `offsets` both children have the parent's offset minus log 2; the scale of the output removes the
+  offset again, and the function of the network stays the same. If the router gave both children the same logits, the
+  copy would receive no tokens. Therefore `noise` is added to the column of one of them and subtracted from the other's;
+  with 0 the function is preserved exactly.
 
   Args:
     old: Variables [1, ...] of a models.switch network, on the host.
@@ -39,16 +40,30 @@ def grow(old: Variables, chosen: Mapping[str, Sequence[int] | np.ndarray], offse
     copy = lambda leaf, axis, experts=experts: np.concatenate([leaf, np.take(leaf, experts, axis)], axis)
     mixture = dict(params[layer])
     mixture["experts"] = {name: copy(leaf, 1) for name, leaf in mixture["experts"].items()}
-    router = copy(mixture["router"], 2)
+    router, new = mixture["router"], dict(stats[layer], offset=copy(stats[layer]["offset"], 1))
     difference = (noise * rng.standard_normal((*router.shape[:2], len(experts)))).astype(router.dtype)
-    router[:, :, experts] += difference
-    router[:, :, -len(experts):] -= difference
-    offset = copy(stats[layer]["offset"], 1)
+    if "tree" in new:
+      new["tree"] = _with_splits(new["tree"], experts)
+      router = np.concatenate([router, np.stack([difference, -difference], -1).reshape(*router.shape[:2], -1)], 2)
+    else:
+      router = copy(router, 2)
+      router[:, :, experts] += difference
+      router[:, :, -len(experts):] -= difference
     if offsets:
-      offset[:, experts] -= np.log(2, dtype=offset.dtype)
-      offset[:, -len(experts):] -= np.log(2, dtype=offset.dtype)
-    params[layer], stats[layer] = mixture | {"router": router}, {"offset": offset}
+      new["offset"][:, experts] -= np.log(2, dtype=np.float32)
+      new["offset"][:, -len(experts):] -= np.log(2, dtype=np.float32)
+    params[layer], stats[layer] = mixture | {"router": router}, new
   return Variables(params, stats)
+
+
+def _with_splits(tree_1EN2: np.ndarray, experts: Sequence[int] | np.ndarray) -> np.ndarray:
+  """A tree of gates (moe.paths) with one more gate for each of the experts, which becomes its left child."""
+  num = len(experts)
+  grown = np.pad(tree_1EN2, ((0, 0), (0, num), (0, num), (0, 0)))
+  for leaf, gate, expert in zip(range(grown.shape[1] - num, grown.shape[1]), range(-num, 0), experts):
+    grown[:, leaf] = grown[:, expert]
+    grown[:, expert, gate, 0] = grown[:, leaf, gate, 1] = 1
+  return grown
 
 
 def scores(network: Any, problem: LanguageModeling, variables: Variables, pool: Pool, which: np.ndarray,

@@ -45,6 +45,16 @@ def capacity(factor: float | None, num_tokens: int, num_experts: int) -> int:
   return num_tokens if factor is None else max(1, math.floor(factor * -(-num_tokens // num_experts)))
 
 
+def leaf_log_probs(logits_GTN2: Array, tree_EN2: Array) -> Array:
+  """Log probabilities of the leaves of a binary tree of gates, float32 [G, T, E] (paper, §4.2).
+
+  Args:
+    logits_GTN2: float32, of the two branches of N = E - 1 gates.
+    tree_EN2: float32, 1 if the path to a leaf takes that branch of that gate; see moe.paths.
+  """
+  return jnp.tensordot(jax.nn.log_softmax(logits_GTN2), tree_EN2, ((2, 3), (1, 2)), precision="highest")
+
+
 def route(logits_GTE: Array, offset_E: Array, counts_GT: Array, capacity: int) -> Routes:
   """Assigns tokens to their likeliest experts, in their order within each group.
 

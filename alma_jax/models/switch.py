@@ -64,7 +64,10 @@ class SwitchNetwork:
     return Windows(tokens, length)
 
   def init(self, key: Key, x: Windows) -> Variables:
-    """See Network. The statistics are {layer: {"offset": float32 [E]}} of the mixture layers."""
+    """See Network. The statistics are {layer: {"offset": float32 [E]}} of the mixture layers.
+
+    With a tree of gates they have "tree", too, float32 [E, E - 1, 2] as in moe.paths.
+    """
     tokens_BL = x.tokens[:, :-1]
     tree = self._by_window(tokens_BL).init(key, tokens_BL, jnp.ones(tokens_BL.shape, bool), None, False)
     return Variables(tree["params"], tree.get("stats", {}))
@@ -161,6 +164,9 @@ class Model(sections.Model):
   block: str = field(
       "paper", "kind of layers: the `paper`'s, or `modern` ones (RMS norm, rotary positions, squared ReLU, normalised "
       "queries and keys, no biases, last layers that start as 0)", choices=tuple(transformer.BLOCKS))
+  gates: str = field(
+      "flat", "how a mixture chooses an expert: by a score of each (`flat`), or by a binary `tree` of gates "
+      "(paper, §4.2)", choices=("flat", "tree"))
   remat: bool = field(False, "save memory: the backward pass computes activations again")
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
@@ -174,7 +180,7 @@ class Model(sections.Model):
     return SwitchNetwork(transformer.Switch(
         num_outputs, self.width, self.num_layers, self.num_heads, size or self.num_experts, self.capacity_factor,
         self.group_size or example_shape[0] - 1, dropout, self.jitter, self.remat, dtype,
-        block=self.block))
+        block=self.block, gates=self.gates))
 
   def check(self, config: Any) -> None:
     sections.check_free("model.width", self.width, config)

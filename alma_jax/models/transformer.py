@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alma_jax.errors import BadInput
-from alma_jax.models import attention, routing
+from alma_jax.models import attention, moe, routing
 from alma_jax.parallel import members
 from alma_jax.types import Array, Key
 
@@ -65,7 +65,8 @@ class Switch(nn.Module):
 
   With `paper` blocks, n layers of width d, E experts and a vocabulary of V units it has
   V d + n (4d² + 4d) + ceil(n/2) (8d² + 5d) + (2n + 1) 2d + floor(n/2) E (8d² + 6d) parameters; with `modern` ones,
-  2 V d + d + 4nd² + ceil(n/2) 8d² + floor(n/2) E (8d² + d). L is the number of tokens of a window.
+  2 V d + d + 4nd² + ceil(n/2) 8d² + floor(n/2) E (8d² + d). A tree of gates has 2 (E - 1) d instead of E d parameters.
+  L is the number of tokens of a window.
 
   Attributes:
     vocab_size: V.
@@ -83,6 +84,7 @@ class Switch(nn.Module):
     dtype: of the computation. Parameters, norms, routing and losses are float32.
     plain_attention: whether attention is computed by products with all keys, the same on every machine.
     block: the kind of its layers, a name in BLOCKS.
+    gates: how a mixture chooses an expert: "flat", by a score of each, or "tree", by a binary tree of gates.
   """
   vocab_size: int
   width: int
@@ -97,6 +99,7 @@ class Switch(nn.Module):
   dtype: jnp.dtype = jnp.float32
   plain_attention: bool = False
   block: str = "paper"
+  gates: str = "flat"
 
   convolutional = False
 
@@ -172,10 +175,9 @@ class _Layer(nn.Module):
   def _mix(self, x_BLD: Array, router_BLD: Array, counts_BL: Array, train: bool) -> tuple[Array, routing.Routes]:
     """The mixture of x, where `router_BLD` (float32) are the inputs of the router, and its routes."""
     net, width = self.net, x_BLD.shape[-1]
-    kernel_DE = self.param("router", _router_init, (width, net.num_experts))
     offset_E = self.variable("stats", "offset", jnp.zeros, (net.num_experts,)).value
     group = lambda a: a.reshape(-1, net.group_size, *a.shape[2:])
-    logits_GTE = jnp.matmul(group(router_BLD), kernel_DE, precision="highest")
+    logits_GTE = self._logits(group(router_BLD), offset_E)
     capacity = routing.capacity(net.capacity_factor if train else None, net.group_size, net.num_experts)
     routes = routing.route(logits_GTE, offset_E, group(counts_BL), capacity)
     experts, x_ND = _FeedForward(net.kind, net.num_experts, net.dtype, name="experts"), x_BLD.reshape(-1, width)
@@ -185,6 +187,18 @@ class _Layer(nn.Module):
     else:  # slots for all tokens in every expert would cost as much as all experts
       y_ND = experts(x_ND, jnp.where(counts_BL.reshape(-1), routes.expert, net.num_experts))
     return (y_ND * routes.scale[:, None]).astype(net.dtype).reshape(x_BLD.shape), routes
+
+
+  def _logits(self, x_GTD: Array, offset_E: Array) -> Array:
+    """Logits of the experts, [G, T, E]."""
+    num, is_flat = self.net.num_experts, self.net.gates == "flat"
+    kernel = self.param("router", _router_init, (x_GTD.shape[-1], num if is_flat else 2 * (num - 1)))
+    z = jnp.matmul(x_GTD, kernel, precision="highest")
+    if is_flat:
+      return z
+    tree_EN2 = self.variable("stats", "tree", lambda: jnp.asarray(moe.paths(moe.balanced(num), num)[0])).value
+    # `route` adds the offsets, which gives back the probabilities.
+    return routing.leaf_log_probs(z.reshape(*z.shape[:2], num - 1, 2), tree_EN2) - offset_E[None, None]
 
 
 class _FeedForward(nn.Module):

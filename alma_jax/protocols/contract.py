@@ -305,8 +305,9 @@ class Protocol:
       name = result.replace("_", " ")
       return Told(measure.name, curve, name, f"{summary[result]:.4f}", name)
     guessing = f"; guessing scores {chance * len(lines):.1f}" if chance else ""
+    regret = f"; regret {summary['regret']:.4f}" if "regret" in summary else ""
     return Told(measure.name, curve, "CER", f"{summary[result]:.4f}",
-                f"sum of the {len(lines)} errors (CER), lower is better{guessing}")
+                f"sum of the {len(lines)} errors (CER), lower is better{guessing}{regret}")
 
   def reports(self, learner: Learner, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
     """{name: contents} of further files to write after every stage; `spec` comes from the LearnerState."""

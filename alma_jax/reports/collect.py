@@ -9,7 +9,7 @@ import pandas as pd
 
 from alma_jax.errors import BadInput
 from alma_jax.reports import read, studies
-from alma_jax.reports.read import DATA, LEARNER, SEED, TOTAL, WAITING, Rows
+from alma_jax.reports.read import DATA, ERROR, LEARNER, REGRET, REPLAY, SEED, TOTAL, WAITING, Rows
 from alma_jax.reports.studies import Study
 from alma_jax.store import local_copy, run_files
 
@@ -116,7 +116,7 @@ def _study(name: str, rows: pd.DataFrame, records: list[Rows]) -> Study:
   further = {record.row["run"]: record.further for record in finished if record.further}
   replayed = {record.row["run"]: record.replayed for record in finished if record.replayed}
   study = Study(name, finished[0].scoring, runs, stream, varying, diverged, tasks, further, replayed)
-  return _with_transfer(study) if tasks else study
+  return _with_transfer(study) if tasks else _with_regret(study) if study.scoring.score == ERROR.score else study
 
 
 def _with_transfer(study: Study) -> Study:
@@ -130,6 +130,34 @@ def _with_transfer(study: Study) -> Study:
       shared, keep=False)
   paired = study.runs[shared].merge(baselines, "left", shared)["last_accuracy"]
   return study._replace(runs=study.runs.assign(**{TRANSFER: study.runs["last_accuracy"] - paired}))
+
+
+def oracles(runs: pd.DataFrame) -> pd.DataFrame:
+  """Of each seed the run with the lowest CER of those that train from scratch on all data after every mega-batch."""
+  if not {"learner.init_from_scratch", REPLAY, WAITING} <= {*runs}:
+    return runs[:0]
+  found = runs[runs["learner.init_from_scratch"].eq(True) & runs[REPLAY].eq(1) & runs[WAITING].eq(1)]
+  return found.sort_values(ERROR.score, kind="stable").drop_duplicates(SEED)
+
+
+def _with_regret(study: Study) -> Study:
+  """Adds the column `regret` to the stream, and what it lacks to the one of the runs, if the study has an oracle.
+
+  The regret of the first t mega-batches is the sum of the errors on them, minus the sum of those of the oracle with the
+  same seed. It is NaN without one.
+  """
+  best = oracles(study.runs)
+  if best.empty:
+    return study
+  errors = study.stream.pivot(index="t", columns="run", values=study.scoring.metric).cumsum()
+  of_seed = dict(zip(best[SEED], best["run"]))
+  pairs = {run: of_seed[seed] for run, seed in zip(study.runs["run"], study.runs[SEED]) if seed in of_seed}
+  regret = pd.DataFrame({run: errors[run] - errors[oracle] for run, oracle in pairs.items()})
+  at_end = study.runs["run"].map(regret.iloc[-1])
+  stored = study.runs.get(REGRET, at_end)
+  long = regret.rename_axis(columns="run").stack().rename(REGRET).reset_index()
+  return study._replace(runs=study.runs.assign(**{REGRET: at_end.fillna(stored)}),
+                        stream=study.stream.merge(long, "left", ["run", "t"]))
 
 
 def _names(groups: list[pd.DataFrame], apart: list[str], kinds: list[Any]) -> list[str]:
@@ -157,6 +185,11 @@ def _count(num: int, kind: Any) -> str:
 def _notes(study: Study, rows: pd.DataFrame) -> list[str]:
   """Sentences that a reader needs to judge tables and figures; `rows` has all runs, also those that diverged."""
   sentences = _differences(rows)
+  best = oracles(study.runs) if REGRET in study.stream else study.runs[:0]
+  for label in dict.fromkeys(studies.label(row, study.factors) for _, row in best.iterrows()):
+    seeds = sorted(row[SEED] for _, row in best.iterrows() if studies.label(row, study.factors) == label)
+    sentences.append(f"the regret is the CER minus that of {label} with the same seed "
+                     f"({', '.join(map(str, seeds))}), which trains from scratch on all data after every mega-batch.")
   seeds = study.runs.groupby([LEARNER, *study.factors], dropna=False)[SEED].nunique()
   if seeds.min() < seeds.max():
     sentences.append(f"the kinds of runs have {seeds.min()} to {seeds.max()} seeds; tables and figures show the mean "

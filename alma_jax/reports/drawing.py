@@ -122,8 +122,8 @@ class Plot(NamedTuple):
     keys: entries of the legend.
     across: panels in a row.
     size: width and height of a panel in inches; None: a row fills a column of a paper, or a page if it has 3 or more.
-    log: whether the x and the y axes are logarithmic; if not, x has whole numbers, and y begins at 0. An x of 0 needs
-      a linear axis.
+    log: whether the x and the y axes are logarithmic; if not, x has whole numbers, and y begins at 0 or
+      below. An x of 0 needs a linear axis.
     shared: which panels share their axes; "row": the x axes of all, and the y axes of each row; "y": only the y axes.
     bar: the colours of cells, and their name.
   """
@@ -275,7 +275,7 @@ def _scale(axes: Axes, log: tuple[bool, bool]) -> None:
     else:
       axis.set_major_locator(MaxNLocator(4, integer=axis is axes.xaxis, steps=(1, 2, 5, 10)))
       if axis is axes.yaxis:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]) if axes.dataLim.ymin < 0 else 0)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}".replace("e+", "e").replace("e0", "e")))
 
 

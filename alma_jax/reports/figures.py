@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from alma_jax.errors import BadInput
 from alma_jax.reports import drawing, studies, trade_offs
 from alma_jax.reports.drawing import Grid, Line, Panel, Plot
-from alma_jax.reports.read import COMP, LEARNER, MEM, REPLAY, SEED, TOTAL, WAITING
+from alma_jax.reports.read import COMP, LEARNER, MEM, REGRET, REPLAY, SEED, TOTAL, WAITING
 from alma_jax.reports.studies import Study, order, plain, short
 
 MOST = 5  # panels in a row or a column
@@ -32,7 +32,8 @@ _BAND = "mean over seeds, with a band from the lowest to the highest value."
 _DEVIATIONS = "mean ± standard deviation over seeds"
 
 TITLES = {  # of the figures, in the order of reports
-    "pareto": "What compute and memory buy", "stream": "Over the stream", "memory": "What the memory replays",
+    "pareto": "What compute and memory buy", "stream": "Over the stream", "regret": "Regret over the stream",
+    "memory": "What the memory replays",
     "waiting": "How long to wait", "growth": "When to grow", "replay": "What replay costs and brings",
     "experts": "How many experts",
     "compute": "By waiting time, against compute", "parameters": "By waiting time, against memory",
@@ -45,6 +46,7 @@ def plots(study: Study, waits: Collection[float] = ()) -> dict[str, Plot]:
   """Every figure that the study has the runs for, by name; `waits`: the waiting times that they show, see `_waits`."""
   every = {
       "stream": _curves(study, "t", waits),
+      "regret": _regret(study, waits),
       "memory": _memory(study),
       "stream-compute": _curves(study, COMP, waits),
       "waiting": _waiting(study),
@@ -101,6 +103,17 @@ def _curves(study: Study, x: str, waits: Collection[float]) -> Plot | None:
   fields = f"{'combinations' if len(shared) > 1 else 'values'} of {', '.join(map(short, shared))}"
   return Plot(f"{study.scoring.label.capitalize()} {caption}{_left_out(study, columns, (len(rows), num_rows, fields))}",
               panels, keys, across, log=(x == COMP, True))
+
+
+def _regret(study: Study, waits: Collection[float]) -> Plot | None:
+  """The regret over the stream, in panels as those of `_curves`."""
+  if REGRET not in study.stream:
+    return None
+  scoring = study.scoring._replace(metric=REGRET, label=REGRET)
+  curves = _curves(study._replace(scoring=scoring, stream=study.stream.dropna(subset=[REGRET])), "t", waits)
+  return curves and curves._replace(log=(False, False), caption=(
+      "Regret over the stream: the sum of the errors so far, minus the sum of those of a learner that trains from "
+      f"scratch on all data after every mega-batch; {_BAND}"))
 
 
 def mean_curve(stream: pd.DataFrame, x: str, metric: str) -> pd.DataFrame:

@@ -16,8 +16,9 @@ from alma_jax.store.record import DATA, LABEL, SUMMARY, TOTAL, Graph, Record
 SEED, LEARNER, WAITING, REPLAY = "seed", "learner.name", "stream.waiting_time", "stream.replay"
 COMP, MEM = "cumulative_fwd_macs", "cumulative_params"  # results of summary.json; COMP is also a column of the stream
 FLOPS, MEMORY = "cumulative_train_flops", "memory"
+REGRET = "regret"  # a result of summary.json; of the stream: of its mega-batches so far
 _RESULTS = (MEM, COMP, FLOPS, "cumulative_growth_macs", "num_stages", "wall_seconds", "compile_seconds",
-            "cer_from_zero", "lca")  # entries of every summary.json
+            "cer_from_zero", "lca", "regret")  # entries of summary.json
 _LARGEST = 2**63  # larger integers are stored as floats
 
 Values = dict[str, Any]  # by the name of a field or of a result

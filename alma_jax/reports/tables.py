@@ -8,7 +8,7 @@ import pandas as pd
 from alma_jax.messages import brief_number
 from alma_jax.reports import studies, trade_offs
 from alma_jax.reports.collect import BASELINE, TRANSFER
-from alma_jax.reports.read import COMP, DATA, FLOPS, LEARNER, MEM, MEMORY, SEED, WAITING, Columns, Values
+from alma_jax.reports.read import COMP, DATA, FLOPS, LEARNER, MEM, MEMORY, REGRET, SEED, WAITING, Columns, Values
 from alma_jax.reports.studies import Study, plain, short
 
 MEANS = "mean ± standard deviation over seeds"  # the meaning of ± in a table, for captions
@@ -69,7 +69,8 @@ def overview(study: Study) -> str:
   Mem is the sum of the parameters over the stream. Comp is the number of multiply-adds of the forward passes in
   training. Kinds without a finished run come last.
   """
-  columns = study.scoring.columns | _COSTS
+  regret = {REGRET: ("regret", study.scoring.forms[0])} if REGRET in study.runs else {}
+  columns = study.scoring.columns | regret | _COSTS
   if study.scoring.averages:
     study, updates = _with_updates(study)
     columns = updates | columns

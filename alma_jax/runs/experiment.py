@@ -163,7 +163,8 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
   folder.mend(run_files.METRICS, b"".join(map(run_files.encoded, lines)))
   for name, data in setting.protocol.reports(setting.learner, meta["spec"], lines).items():
     folder.mend(name, data)
-  computed = setting.protocol.summary(lines, meta["initial_params"])
+  computed = {name: value for name, value in setting.protocol.summary(lines, meta["initial_params"]).items()
+              if name in summary}
   if summary | computed != summary:
     folder.mend("summary.json", run_files.json_bytes(summary | computed))
 

@@ -15,6 +15,9 @@ validation perplexities of `sm` with seed 1000 after the last mega-batch: 95.9 a
 
 The runs have 1.3e14 multiply-adds, with those of growing, and 159,300 training steps of single models, which take about
 0.1 s of one core each: two CPU cores take about two and a half hours.
+
+`sweeps/text:gates` has `gmoe` at w = 1 with flat routers and with the trees of gates of §4.2, each with copies that
+preserve the function (`offset`) and with the paper's (`plain`).
 """
 from alma_jax.sweeps import Sweep, axis, product, zipped
 
@@ -31,6 +34,9 @@ WAITING = [*product(axis("learner", ["sm"]), axis("num_experts", [4, 8, 12]), ST
            *product(axis("learner", ["ens"]), axis("num_members", [2, 4]), STEPS),
            *product(axis("learner", ["gens", "gmoe"]), STEPS[:2])]
 
+GATES = [*product(axis("learner", ["gmoe"]), axis("copies", ["offset", "plain"]), axis("gates", ["flat", "tree"]))]
 
-def get_sweep():
-  return Sweep("configs/lm.py", product(axis("seed", [0, 1, 2]), LEARNERS + WAITING), fixed=SIZE)
+
+def get_sweep(part="all"):
+  points = {"all": LEARNERS + WAITING, "gates": GATES}[part]
+  return Sweep("configs/lm.py", product(axis("seed", [0, 1, 2]), points), fixed=SIZE)
