@@ -12,9 +12,9 @@ from alma_jax.learners import stacked
 from alma_jax.training import loop, optimizers
 from alma_jax.types import Variables
 
-PICTURES = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
-VGG = dict(model__name="vgg", model__width=2, train__optimizer="sgd", train__learning_rate=0.05, train__batch_size=16,
-           stream__num_megabatches=2, stream__waiting_time=1)
+PICTURES = (*blobs(80, (9, 8, 3)), *blobs(12, (9, 8, 3), seed=1))
+COMPACT = dict(model__name="compact", model__width=2, train__optimizer="sgd", train__learning_rate=0.05,
+               train__batch_size=16, stream__num_megabatches=2, stream__waiting_time=1)
 STEPS = dict(train__steps=7, train__eval_every=7)
 
 
@@ -76,7 +76,7 @@ def test_the_average_is_that_of_the_steps(monkeypatch, stepwise, learner, horizo
 def test_statistics_of_batch_norm_are_averaged_too(monkeypatch, stepwise):
   monkeypatch.setattr(stacked.models, "loops_are_slow", lambda network: stepwise)
   setting = setting_of("sm", PICTURES, learner__average=0.5, train__steps=4, train__eval_every=4, train__patience=0,
-                       **VGG)
+                       **COMPACT)
   state = assert_averaged(setting, 0.5)
   moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), state.live.stats, state.average.stats)
   assert max(jax.tree.leaves(moved)) > 1e-3
@@ -298,7 +298,7 @@ def test_shrink_and_perturb(learner, changes):
 
 
 def test_shrinking_leaves_statistics_as_they_are():
-  setting = setting_of("sm", PICTURES, learner__shrink=0.5, learner__perturb=0.2, **VGG)
+  setting = setting_of("sm", PICTURES, learner__shrink=0.5, learner__perturb=0.2, **COMPACT)
   state = setting.learner.init()
   stats = jax.tree.map(lambda leaf: leaf + 0.25, state.live.stats)
   state = state._replace(live=state.live._replace(stats=stats))

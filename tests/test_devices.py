@@ -143,7 +143,7 @@ def test_members_lie_on_their_devices():
 
 @pytest.mark.parametrize(("learner", "devices"), [
     ("sm", 1), ("gens", 8), ("boosting", 2),
-    slow("sm", 8), slow("ens", 1), slow("ens", 2), slow("ens", 8), slow("umix", 4), slow("gens", 2),
+    slow("ens", 8), slow("umix", 4),
     slow("bagging", 4), slow("moe", 4), slow("gmoe", 8), slow("hmoe", 4), slow("ff", 2)])
 def test_a_run_works_on_any_number_of_devices(tmp_path, arrays, learner, devices):
   run = alma_jax.run(small_config(learner, devices=devices, train__epochs=12, model__width=16), tmp_path, data=arrays)

@@ -21,12 +21,10 @@ from alma_jax.runs import sampling, settings, snapshot
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    slow("boosting", {}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
-    slow("ens", {"learner__combine": "logits"}), slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}),
-    slow("ff", {}), slow("bagging", {}), slow("gens", {"learner__combine": "probabilities"}),
-    slow("hmoe", {"train__test_augment": True, "train__flip": True}),
+    slow("boosting", {}), ("gens", {"learner__combine": "vote"}), slow("ens", {"learner__combine": "logits"}),
+    slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}), slow("ff", {}),
     ("sm", {"train__test_augment": True, "train__augment": True}),
-    slow("hmoe", {"learner__expert_widths": (4, 6), "learner__em_rounds": 2})])
+    slow("hmoe", {"learner__expert_widths": (4, 6), "train__test_augment": True, "train__flip": True})])
 def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, changes):
   run = alma_jax.run(make_config(learner, **changes), tmp_path / "run", data=arrays)
   place = export.export(run)
@@ -57,12 +55,11 @@ def test_an_exported_mixture_has_no_room_for_more_experts(tmp_path, make_config,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "shape"), [("vgg", (32, 32, 3)), ("compact", (12, 9, 3))])
-def test_convolutional_networks_are_exported(tmp_path, make_config, name, shape):
+def test_a_convolutional_network_is_exported(tmp_path, make_config):
   from runs import blobs
-  data = (*blobs(120, shape), *blobs(30, shape, seed=1))
-  run = alma_jax.run(make_config("ens", model__name=name, learner__num_members=2, train__epochs=1), tmp_path / "run",
-                     data=data)
+  data = (*blobs(120, (12, 9, 3)), *blobs(30, (12, 9, 3), seed=1))
+  config = make_config("ens", model__name="compact", learner__num_members=2, train__epochs=1)
+  run = alma_jax.run(config, tmp_path / "run", data=data)
   np.testing.assert_allclose(_ask(export.export(run), data[2][:5], tmp_path), run.predict(data[2][:5]), atol=1e-5)
 
 

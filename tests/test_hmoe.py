@@ -206,8 +206,7 @@ def test_an_example_passes_through_one_expert_in_a_run_and_in_its_export(tmp_pat
 
 
 @pytest.mark.parametrize(("how", "optimizer"), [
-    ("stepwise", "sgd"), slow("looped", "adadelta"), slow("looped", "sgd"), slow("vmapped", "adadelta"),
-    slow("devices", "adadelta")])
+    ("stepwise", "sgd"), slow("looped", "adadelta"), slow("vmapped", "adadelta"), slow("devices", "adadelta")])
 def test_experts_train_as_separate_runs_on_their_shards(monkeypatch, how, optimizer):
   if how == "vmapped":
     jax.clear_caches()

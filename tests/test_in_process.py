@@ -50,7 +50,7 @@ def assert_same_lines(first, second):
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("gens", EVERY), slow("sm", PLAIN | {"stream__waiting_time": 2}), slow("hmoe", EVERY),
+    ("gens", EVERY), slow("sm", PLAIN | {"stream__waiting_time": 2}),
     slow("anytime", dict(train__steps=6, model__width=8))])
 def test_numbers_and_predictions_are_those_of_a_live_folder(tmp_path, arrays, parts, learner, changes):
   folder = make_folder(tmp_path / "live")

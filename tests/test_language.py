@@ -7,7 +7,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from runs import alma, slow, text_config
+from runs import slow, text_config
 from stages import Stages, arrays_equal, batches_of, begin, contribution, train_stage
 
 import alma_jax
@@ -209,8 +209,7 @@ def test_noise_makes_copies_differ_and_leaves_the_others(books):
   assert live.params["layer1"]["router"].shape[-1] == 2  # the input has not changed
 
 
-@pytest.mark.parametrize("rates", [
-    slow((0.01, 1e-6, 1e-5)), slow((1e-6, 0.01, 1e-5)), (1e-6, 0.01)])
+@pytest.mark.parametrize("rates", [(1e-6, 0.01), slow((1e-6, 0.01, 1e-5))])
 def test_what_a_learner_knows_is_that_of_the_chosen_candidate(books, monkeypatch, rates):
   def finish(self, state, data, trained):
     result = plain(self, state, data, trained)
@@ -224,13 +223,6 @@ def test_what_a_learner_knows_is_that_of_the_chosen_candidate(books, monkeypatch
   assert set(state.host) == {"tuning", "chosen", "mine", "array"}
   assert state.host["chosen"] == [[rates.index(0.01), []]]
   assert state.host["mine"] == state.host["array"][0] == report.val
-
-
-@pytest.mark.parametrize("module", ["sample", "report"])
-def test_help(module):
-  done = alma(module, "--help")
-  assert done.returncode == 0
-  assert f"python -m alma_jax.{module}" in done.stdout
 
 
 def test_a_gmoe_that_never_grows_may_name_more_experts_than_there_are(books):

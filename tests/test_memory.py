@@ -102,7 +102,7 @@ def test_tasks(learner):
     memory_check.check(setting, NOTHING)
 
 
-@pytest.mark.parametrize("learner", ["sm", "ff", slow("umix"), slow("moe")])
+@pytest.mark.parametrize("learner", ["sm", "ff", slow("moe")])
 def test_images_of_convolutions(learner):
   data = (*blobs(120, (32, 32, 3)), *blobs(30, (32, 32, 3), seed=1))
   setting = setting_of(learner, data, model__name="vgg", model__width=8)

@@ -20,12 +20,13 @@ TOY = {
     "quickstart": 'DIGITS = {"train.epochs": 2}\nMNIST = {"stream.num_megabatches": 4, "stream.waiting_time": 2, '
                   '"train.epochs": 1, "model.width": 4, "devices": 1}',
     "learners": 'SMALLER = {"stream.num_megabatches": 4, "train.epochs": 1, "model.width": 4, "devices": 1}',
-    "anytime": 'DIGITS = {"train.epochs": 2, "train.steps": 4, "model.width": 4, "devices": 1}\n'
-               'MNIST = {"stream.num_megabatches": 5, "train.steps": 4, "devices": 1}\n'
+    "anytime": 'DIGITS = {"stream.num_megabatches": 4, "train.epochs": 2, "train.steps": 4, "model.width": 4, '
+               '"devices": 1}\n'
+               'MNIST = {"model.name": "mlp", "stream.num_megabatches": 5, "train.steps": 4, "devices": 1}\n'
                'BUDGET, EPOCHS = {"train.budget": 1e7}, {"train.epochs": 1}',
     "modular": 'PARTS, CODED = 20, 100\nIMAGES, RUNS = 200, {"train.epochs": 1, "devices": 1}\n'
                'TASKS = {"stream.num_megabatches": 5, "train.epochs": 1, "devices": 1}',
-    "drift": 'SIZE = {"stream.num_megabatches": 4, "dataset.megabatch_size": 20, "devices": 1}\n'
+    "drift": 'SIZE = {"model.name": "mlp", "stream.num_megabatches": 4, "dataset.megabatch_size": 20, "devices": 1}\n'
              'BUDGET, STREAMS, NIGHTS = {"train.budget": 1e7}, ["rotate"], 2',
     "analysis": 'FIELDS = "--config.train.epochs=1 --config.stream.num_megabatches=5 --config.model.width=4"',
 }

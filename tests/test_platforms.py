@@ -118,9 +118,8 @@ def test_precision(programs, precision):
   assert ("bf16" in step.text) == (precision == "bfloat16")
 
 
-@pytest.mark.parametrize("learner", ["sm", "gmoe"])
-def test_text(programs, books, learner):
-  run(settings.prepare(configs.parse(text_config(books, learner))))
+def test_text(programs, books):
+  run(settings.prepare(configs.parse(text_config(books, "gmoe", model__gates="tree"))))
   check(programs, "step")
 
 

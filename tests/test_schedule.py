@@ -190,9 +190,9 @@ def test_adaptive_is_close_to_the_best_in_hindsight(b, floor, megabatches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("megabatches", [100, 500, 2000])
+@pytest.mark.parametrize("megabatches", [100, 2000])
 @pytest.mark.parametrize("floor", [0.0, 0.02])
-@pytest.mark.parametrize("b", [0.2, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("b", [0.2, 0.5, 0.9])
 def test_adaptive_is_close_to_the_best_in_hindsight_at_length(b, floor, megabatches):
   trainings = {100: (8, 16, 32), 500: (8, 16, 32, 100), 2000: (8, 100)}
   check_ratios(power_law(b, floor, megabatches), trainings[megabatches], seeds=2 if megabatches == 2000 else 5)

@@ -431,56 +431,20 @@ def test_balance_is_one_per_layer_and_group_for_uniform_probabilities(train):
   np.testing.assert_array_equal(out.dropped, 36 - 6 * 2 if train else 0)  # ceil(6 / 4) = 2 slots a group
 
 
-def duplicated(variables, chosen, offset):
-  """Variables with copies of the experts `chosen` behind the others, and `offset` added to those of both."""
-  params, stats = dict(variables.params), {}
-  index = np.array([0, 1, 2, 3, *chosen])
-  both = np.isin(index, chosen)
-  for name, router in variables.stats.items():
-    layer = params[name]
-    experts = jax.tree.map(lambda leaf: leaf[index], layer["experts"])
-    params[name] = layer | {"experts": experts, "router": layer["router"][:, index]}
-    stats[name] = {"offset": np.float32(router["offset"][index] + offset * both)}
-  return variables._replace(params=params, stats=stats)
-
-
-def test_duplicated_experts_with_offsets_preserve_the_function():
-  network, tokens = WIDE, make_windows(3).tokens[:, :-1]
-  larger, largest = build(num_experts=6), build(num_experts=7)
-  variables = init(network)
-  before = logits(network, variables, tokens)
-  grown = duplicated(variables, (1, 2), -math.log(2))
-  np.testing.assert_allclose(logits(larger, grown, tokens), before, atol=1e-5)
-  again = duplicated(variables, (1, 2), -math.log(2))
-  for name, router in grown.stats.items():  # once more: of expert 4, the copy of 1
-    index = np.array([*range(6), 4])
-    again.stats[name] = {"offset": np.float32(router["offset"][index] - math.log(2) * (index == 4))}
-    layer = grown.params[name]
-    again.params[name] = layer | {"router": layer["router"][:, index],
-                                  "experts": jax.tree.map(lambda leaf: leaf[index], layer["experts"])}  # noqa: B023
-  np.testing.assert_allclose(logits(largest, again, tokens), before, atol=1e-5)
-  plain = logits(larger, duplicated(variables, (1, 2), 0.0), tokens)
-  assert np.abs(plain - before).max() > 1e-3
-
-
-def test_leaves_split_twice_with_offsets_preserve_the_function():
-  """By a tree of gates; without offsets the outputs of split leaves are halved."""
-  network, tokens = build(group_size=3 * L, gates="tree"), make_windows(3).tokens[:, :-1]
-  variables = init(network)
-  before, grow = logits(network, variables, tokens), functools.partial(duplicate.grow, rng=np.random.default_rng(0))
-  one = jax.tree.map(lambda leaf: leaf[None], variables)
-  twice = grow(grow(one, {"layer1": [1, 2]}, offsets=True, noise=0.0), {"layer1": [5]}, offsets=True, noise=0.0)
-  after = jax.tree.map(lambda leaf: leaf[0], twice)
-  np.testing.assert_allclose(logits(build(num_experts=7, gates="tree"), after, tokens), before, atol=1e-5)
-  np.testing.assert_array_equal(after.stats["layer1"]["tree"],
-                                moe.paths([*moe.balanced(4), 1, 2, 5], 7)[0])
-  np.testing.assert_allclose(after.stats["layer1"]["offset"], -np.log([1, 2, 2, 1, 2, 4, 4]), rtol=1e-6)
-  plain = grow(one, {"layer1": [0, 1, 2, 3]}, offsets=False, noise=0.0)
-  x = np.random.default_rng(0).normal(size=(1, L, 16)).astype(np.float32)
-  scale = lambda variables, num: transformer._Layer(build(num_experts=num, gates="tree").module, 1).apply(
-      {"params": variables.params["layer1"], "stats": variables.stats["layer1"]}, x, np.ones((1, L), bool), None,
-      False)[1][0].scale
-  np.testing.assert_allclose(scale(jax.tree.map(lambda leaf: leaf[0], plain), 8), scale(variables, 4) / 2, rtol=1e-5)
+@pytest.mark.parametrize(("gates", "last"), [("flat", 4), ("tree", 5)])
+def test_experts_duplicated_twice_with_offsets_preserve_the_function(gates, last):
+  network, tokens = build(group_size=3 * L, gates=gates), make_windows(3).tokens[:, :-1]
+  one = jax.tree.map(lambda leaf: leaf[None], init(network))
+  grow = functools.partial(duplicate.grow, noise=0.0, rng=np.random.default_rng(0))
+  found = lambda grown: logits(build(num_experts=grown.stats["layer1"]["offset"].shape[1], gates=gates),
+                               jax.tree.map(lambda leaf: leaf[0], grown), tokens)
+  before, twice = found(one), grow(grow(one, {"layer1": [1, 2]}, True), {"layer1": [last]}, True)
+  np.testing.assert_allclose(found(twice), before, atol=1e-5)
+  expected = np.select([np.isin(range(7), (last, 6)), np.isin(range(7), (1, 2, 4, 5))], [4, 2], 1)
+  np.testing.assert_allclose(twice.stats["layer1"]["offset"][0], -np.log(expected), rtol=1e-6)
+  if gates == "tree":
+    np.testing.assert_array_equal(twice.stats["layer1"]["tree"][0], moe.paths([*moe.balanced(4), 1, 2, last], 7)[0])
+  assert np.abs(found(grow(one, {"layer1": [1, 2]}, False)) - before).max() > 1e-3
 
 
 def test_noise_divides_the_tokens_of_a_split_leaf():
@@ -492,6 +456,14 @@ def test_noise_divides_the_tokens_of_a_split_leaf():
   np.testing.assert_array_equal(new[..., 6], -new[..., 7])
   assert np.std(new[..., 6]) == pytest.approx(0.5, rel=0.5)
   assert old.shape[-1] == 6  # the input has not changed
+
+
+def test_plain_copies_of_leaves_halve_their_outputs():
+  logits_GTN2 = np.random.default_rng(0).normal(size=(1, 20, 3, 2)).astype(np.float32)
+  grown = np.concatenate([logits_GTN2, np.zeros((1, 20, 4, 2), np.float32)], 2)
+  trees = (moe.paths(splits, len(splits) + 1)[0] for splits in (moe.balanced(4), [*moe.balanced(4), 0, 1, 2, 3]))
+  before, after = (np.exp(routing.leaf_log_probs(z, tree)) for z, tree in zip((logits_GTN2, grown), trees))
+  np.testing.assert_allclose(after, np.concatenate([before, before], -1) / 2, rtol=1e-5)
 
 
 def test_plain_copies_scale_outputs_by_a_known_factor():
