@@ -154,6 +154,7 @@ FIELDS = [
     ("digits:ens learner.perturb=-0.1", "learner.perturb", "at least 0"),
     ("digits:ens learner.num_members=0", "learner.num_members", "at least 1"),
     ("digits:ens learner.combine=mean", "learner.combine", "probabilities, logits, vote"),
+    ("lm:sm model.gates=tree model.num_experts=1", "model.gates=tree", "set model.num_experts=2 or more"),
     ("lm:gmoe model.gates=hard", "model.gates", "one of flat, tree"),
     ("digits:gmoe learner.gating=warm", "learner.gating", "one of soft, hard"),
     ("digits:gmoe learner.grow_every=0", "learner.grow_every", "at least 1"),

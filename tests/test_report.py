@@ -16,7 +16,7 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax import report
 from alma_jax.errors import BadInput
-from alma_jax.reports import cards, collect, figures, findings, page, statistics, studies, tables, trade_offs
+from alma_jax.reports import cards, collect, drawing, figures, findings, page, statistics, studies, tables, trade_offs
 from alma_jax.reports.cards import Card
 from alma_jax.reports.page import Bullets, Section
 from alma_jax.reports.tables import Table
@@ -48,23 +48,25 @@ def test_regret_is_against_the_best_run_from_scratch_on_all_data_of_the_seed(tmp
     write(f"sm{seed}", [0.6, 0.3], seed=seed)
     write(f"waits{seed}", [0.1, 0.1], "retrain", seed=seed, stream__waiting_time=2)
   write("alone", [0.6, 0.3], seed=2)
-  known = write("known", [0.6, 0.4], seed=3)
-  change(known / "summary.json", regret=0.7)
   (study,), notes = collect.collect([tmp_path])
   by_run = study.runs.assign(run=study.runs["run"].str.rsplit("/").str[-1]).set_index("run")["regret"]
-  expected = {"oracle0": 0, "sm0": 0.3, "sm1": 0.4, "narrow0": 0.4, "waits0": -0.4, "known": 0.7}
+  expected = {"oracle0": 0, "sm0": 0.3, "sm1": 0.4, "narrow0": 0.4, "waits0": -0.4}
   np.testing.assert_allclose(by_run[[*expected]], [*expected.values()], atol=1e-9)
   assert np.isnan(by_run["alone"])
   of_sm = study.stream[study.stream["run"].str.endswith("sm1")]
   np.testing.assert_allclose(of_sm["regret"], [0.2, 0.4])
-  assert any("that of retrain, width 32, w 1, replay 1 with the same seed (0, 1)" in note for note in notes)
+  assert "retrain, width 32, w 1, replay 1 (seed 0, 1). It leaves out the seeds without such a run: 2." in str(notes)
   assert "| regret |" in tables.overview(study)
-  plot = figures.plots(study)["regret"]
-  lowest = min(np.min(line.low) for panel in plot.panels for line in panel.lines)
-  assert lowest == pytest.approx(-0.4)
-  without = study_of(write("more/sm", [0.6, 0.3]))
-  assert "regret" not in without.runs
-  assert "regret" not in figures.plots(without)
+  figure = drawing.draw(figures.plots(study)["regret"])
+  assert {axes.get_ylim()[0] for axes in figure.axes} == {pytest.approx(1.05 * -0.4)}
+
+
+def test_without_an_oracle_in_the_report_the_regret_is_that_of_the_runs(tmp_path):
+  change(write_run(tmp_path / "run", [0.6, 0.4], log__oracle="other") / "summary.json", regret=0.7)
+  (study,), notes = collect.collect([tmp_path])
+  assert study.runs["regret"].tolist() == [0.7]
+  assert "regret" not in figures.plots(study)
+  assert "the regret is the CER minus that of the run that log.oracle names: other." in notes[-1]
 
 
 def test_what_cannot_be_used_is_left_out_and_named(tmp_path, runs):

@@ -397,6 +397,9 @@ def test_mixture_against_a_loop_over_tokens(group_size, gates):
       by_leaf = leaf_probs((0, (1, 0, 2), (2, 1, 3)), scores.reshape(3, 2))
       probs = [by_leaf[leaf] for leaf in range(4)]
     e = int(np.argmax(probs))
+    if gates == "tree":
+      left = scores[0] >= scores[1], scores[2] >= scores[3], scores[4] >= scores[5]
+      e = (0 if left[1] else 2) if left[0] else (1 if left[2] else 3)
     used[e] += bool(counts[b, t])
     if not counts[b, t] or used[e] > size:
       dropped += bool(counts[b, t])
@@ -462,8 +465,9 @@ def test_plain_copies_of_leaves_halve_their_outputs():
   logits_GTN2 = np.random.default_rng(0).normal(size=(1, 20, 3, 2)).astype(np.float32)
   grown = np.concatenate([logits_GTN2, np.zeros((1, 20, 4, 2), np.float32)], 2)
   trees = (moe.paths(splits, len(splits) + 1)[0] for splits in (moe.balanced(4), [*moe.balanced(4), 0, 1, 2, 3]))
-  before, after = (np.exp(routing.leaf_log_probs(z, tree)) for z, tree in zip((logits_GTN2, grown), trees))
-  np.testing.assert_allclose(after, np.concatenate([before, before], -1) / 2, rtol=1e-5)
+  (before, old), (after, new) = (routing.leaves(z, tree) for z, tree in zip((logits_GTN2, grown), trees))
+  np.testing.assert_allclose(np.exp(after), np.exp(np.concatenate([before, before], -1)) / 2, rtol=1e-5)
+  np.testing.assert_array_equal(new, old)  # the first of two equal children
 
 
 def test_plain_copies_scale_outputs_by_a_known_factor():

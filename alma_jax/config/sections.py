@@ -431,7 +431,8 @@ class StreamLog(Log):
 class ImageLog(StreamLog):
   """What a run on mega-batches of images reports."""
   oracle: str = field(
-      "", "folder of a finished run on the same stream; summary.json tells the `regret`, the CER minus that run's")
+      "", "folder of a finished run on the same stream; summary.json then has the `regret`, this run's CER minus that "
+      "run's")
 
 
 @dataclasses.dataclass(frozen=True)

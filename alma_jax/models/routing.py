@@ -45,17 +45,26 @@ def capacity(factor: float | None, num_tokens: int, num_experts: int) -> int:
   return num_tokens if factor is None else max(1, math.floor(factor * -(-num_tokens // num_experts)))
 
 
-def leaf_log_probs(logits_GTN2: Array, tree_EN2: Array) -> Array:
-  """Log probabilities of the leaves of a binary tree of gates, float32 [G, T, E] (paper, §4.2).
+def leaves(logits_GTN2: Array, tree_EN2: Array) -> tuple[Array, Array]:
+  """The leaves of a binary tree of gates (paper, §4.2).
 
   Args:
     logits_GTN2: float32, of the two branches of N = E - 1 gates.
     tree_EN2: float32, 1 if the path to a leaf takes that branch of that gate; see moe.paths.
+
+  Returns:
+    (log probabilities of the leaves, float32 [G, T, E]; the leaf where a token arrives that takes the likelier branch
+    of every gate on its way down, int32 [G, T]).
   """
-  return jnp.tensordot(jax.nn.log_softmax(logits_GTN2), tree_EN2, ((2, 3), (1, 2)), precision="highest")
+  # Elementwise, because a matrix product would be counted among the multiply-adds.
+  along = lambda a_GTN2: (a_GTN2[:, :, None] * tree_EN2[None, None]).sum((3, 4))
+  is_left_GTN = logits_GTN2[..., 0] >= logits_GTN2[..., 1]
+  wrong_turns_GTE = along(jnp.stack([~is_left_GTN, is_left_GTN], -1).astype(jnp.float32))
+  return along(jax.nn.log_softmax(logits_GTN2)), jnp.argmin(wrong_turns_GTE, -1).astype(jnp.int32)
 
 
-def route(logits_GTE: Array, offset_E: Array, counts_GT: Array, capacity: int) -> Routes:
+def route(logits_GTE: Array, offset_E: Array, counts_GT: Array, capacity: int, expert_GT: Array | None = None
+          ) -> Routes:
   """Assigns tokens to their likeliest experts, in their order within each group.
 
   Args:
@@ -64,11 +73,12 @@ def route(logits_GTE: Array, offset_E: Array, counts_GT: Array, capacity: int) -
       for the number of copies.
     counts_GT: bool, whether a token counts. The others get no slot.
     capacity: C, slots of an expert per group.
+    expert_GT: int32, the experts of the tokens; None: those with the largest logits.
   """
   groups, num, num_experts = logits_GTE.shape
   shifted_GTE = logits_GTE + offset_E[None, None]
   log_total_GT1 = jax.nn.logsumexp(shifted_GTE, -1, keepdims=True)
-  expert_GT = jnp.argmax(logits_GTE, -1).astype(jnp.int32)
+  expert_GT = jnp.argmax(logits_GTE, -1).astype(jnp.int32) if expert_GT is None else expert_GT
   chosen_GTE = expert_GT[..., None] == jnp.arange(num_experts, dtype=jnp.int32)[None, None]
   # The probability of the chosen expert times exp(-offset).
   scale_GT = jnp.exp(jnp.where(chosen_GTE, logits_GTE - log_total_GT1, 0.0).sum(-1))

@@ -189,6 +189,8 @@ class Model(sections.Model):
     if self.width % (2 * self.num_heads) and self.block == "modern":
       raise BadInput(f"model.block=modern needs heads of an even width; make model.width={self.width} a multiple of "
                      f"{2 * self.num_heads}, twice model.num_heads.")
+    if self.gates == "tree" and self.num_experts == 1:
+      raise BadInput("model.gates=tree needs a gate between two experts at least; set model.num_experts=2 or more.")
     check_different("model.dropout", self.dropout)
     length, windows = config.dataset.sequence_length, config.train.batch_size
     group = self.group_size or length

@@ -177,9 +177,9 @@ class _Layer(nn.Module):
     net, width = self.net, x_BLD.shape[-1]
     offset_E = self.variable("stats", "offset", jnp.zeros, (net.num_experts,)).value
     group = lambda a: a.reshape(-1, net.group_size, *a.shape[2:])
-    logits_GTE = self._logits(group(router_BLD), offset_E)
+    logits_GTE, expert_GT = self._logits(group(router_BLD), offset_E)
     capacity = routing.capacity(net.capacity_factor if train else None, net.group_size, net.num_experts)
-    routes = routing.route(logits_GTE, offset_E, group(counts_BL), capacity)
+    routes = routing.route(logits_GTE, offset_E, group(counts_BL), capacity, expert_GT)
     experts, x_ND = _FeedForward(net.kind, net.num_experts, net.dtype, name="experts"), x_BLD.reshape(-1, width)
     if train or self.is_initializing():
       y_ESD = experts(routing.dispatch(x_ND, routes).reshape(net.num_experts, -1, width))
@@ -189,16 +189,16 @@ class _Layer(nn.Module):
     return (y_ND * routes.scale[:, None]).astype(net.dtype).reshape(x_BLD.shape), routes
 
 
-  def _logits(self, x_GTD: Array, offset_E: Array) -> Array:
-    """Logits of the experts, [G, T, E]."""
+  def _logits(self, x_GTD: Array, offset_E: Array) -> tuple[Array, Array | None]:
+    """(logits of the experts, [G, T, E]; the expert of each token, [G, T], or None: the one with the largest logit)."""
     num, is_flat = self.net.num_experts, self.net.gates == "flat"
     kernel = self.param("router", _router_init, (x_GTD.shape[-1], num if is_flat else 2 * (num - 1)))
     z = jnp.matmul(x_GTD, kernel, precision="highest")
     if is_flat:
-      return z
+      return z, None
     tree_EN2 = self.variable("stats", "tree", lambda: jnp.asarray(moe.paths(moe.balanced(num), num)[0])).value
-    # `route` adds the offsets, which gives back the probabilities.
-    return routing.leaf_log_probs(z.reshape(*z.shape[:2], num - 1, 2), tree_EN2) - offset_E[None, None]
+    logits_GTE, expert_GT = routing.leaves(z.reshape(*z.shape[:2], num - 1, 2), tree_EN2)
+    return logits_GTE - offset_E[None, None], expert_GT  # `route` adds the offsets, which gives back the probabilities
 
 
 class _FeedForward(nn.Module):

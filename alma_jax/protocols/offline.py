@@ -14,7 +14,7 @@ from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import say
 from alma_jax.problems import changing, classification, contract, language_modeling
-from alma_jax.protocols import drift, oracle
+from alma_jax.protocols import drift
 from alma_jax.protocols.contract import Arrival, Facts, Joined, Prepared, Protocol, Sizes, State, TrainedStage
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry
@@ -40,7 +40,6 @@ class Offline(Protocol):
     self._prequential = Prequential(self)
     if config.log.drift:
       extras.need(f"log.drift={config.log.drift}", "river")
-    self._oracle = oracle.Oracle(config, self.fingerprint) if config.log.oracle else None
     self._detector: drift.Detector | None = None
     self._test: tuple[Any, Any, Any] | None = None  # (source.test_at, pool of test examples, its constants)
 
@@ -172,8 +171,7 @@ class Offline(Protocol):
 
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
     facts = {"chance": self.facts(metrics.ends(lines)).problem.chance, "num_test": self.source.num_test or None}
-    summary = super().summary(lines, initial_params) | {name: it for name, it in facts.items() if it is not None}
-    return summary | (self._oracle.regret(summary) if self._oracle else {})
+    return super().summary(lines, initial_params) | {name: it for name, it in facts.items() if it is not None}
 
 
 class Images(Offline):

@@ -141,7 +141,7 @@ def oracles(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_regret(study: Study) -> Study:
-  """Adds the column `regret` to the stream, and what it lacks to the one of the runs, if the study has an oracle.
+  """Adds the column `regret` to the runs and to the stream, if the study has an oracle.
 
   The regret of the first t mega-batches is the sum of the errors on them, minus the sum of those of the oracle with the
   same seed. It is NaN without one.
@@ -153,10 +153,8 @@ def _with_regret(study: Study) -> Study:
   of_seed = dict(zip(best[SEED], best["run"]))
   pairs = {run: of_seed[seed] for run, seed in zip(study.runs["run"], study.runs[SEED]) if seed in of_seed}
   regret = pd.DataFrame({run: errors[run] - errors[oracle] for run, oracle in pairs.items()})
-  at_end = study.runs["run"].map(regret.iloc[-1])
-  stored = study.runs.get(REGRET, at_end)
   long = regret.rename_axis(columns="run").stack().rename(REGRET).reset_index()
-  return study._replace(runs=study.runs.assign(**{REGRET: at_end.fillna(stored)}),
+  return study._replace(runs=study.runs.assign(**{REGRET: study.runs["run"].map(regret.iloc[-1])}),
                         stream=study.stream.merge(long, "left", ["run", "t"]))
 
 
@@ -184,12 +182,7 @@ def _count(num: int, kind: Any) -> str:
 
 def _notes(study: Study, rows: pd.DataFrame) -> list[str]:
   """Sentences that a reader needs to judge tables and figures; `rows` has all runs, also those that diverged."""
-  sentences = _differences(rows)
-  best = oracles(study.runs) if REGRET in study.stream else study.runs[:0]
-  for label in dict.fromkeys(studies.label(row, study.factors) for _, row in best.iterrows()):
-    seeds = sorted(row[SEED] for _, row in best.iterrows() if studies.label(row, study.factors) == label)
-    sentences.append(f"the regret is the CER minus that of {label} with the same seed "
-                     f"({', '.join(map(str, seeds))}), which trains from scratch on all data after every mega-batch.")
+  sentences = _differences(rows) + (_notes_on_regret(study) if REGRET in study.runs else [])
   seeds = study.runs.groupby([LEARNER, *study.factors], dropna=False)[SEED].nunique()
   if seeds.min() < seeds.max():
     sentences.append(f"the kinds of runs have {seeds.min()} to {seeds.max()} seeds; tables and figures show the mean "
@@ -200,6 +193,21 @@ def _notes(study: Study, rows: pd.DataFrame) -> list[str]:
                 "it has no mean")
       sentences.append(f"{studies.label(kind.row, study.factors)}: {kind.divergence}; {effect}.")
   return sentences + (_notes_on_tasks(study) if study.tasks else [])
+
+
+def _notes_on_regret(study: Study) -> list[str]:
+  """Sentences about what the regret is against."""
+  if REGRET not in study.stream:
+    named = sorted(set(study.runs.loc[study.runs[REGRET].notna(), "log.oracle"]))
+    return [f"the regret is the CER minus that of the run that log.oracle names: {', '.join(named)}."]
+  by_label: dict[str, list[str]] = {}
+  for _, row in oracles(study.runs).iterrows():
+    by_label.setdefault(studies.label(row, study.factors), []).append(str(row[SEED]))
+  names = "; ".join(f"{label} (seed {', '.join(sorted(seeds))})" for label, seeds in by_label.items())
+  without = sorted({str(seed) for seed in study.runs.loc[study.runs[REGRET].isna(), SEED]})
+  return [f"the regret is the CER minus that of a run of the same seed that trains from scratch on all data after "
+          f"every mega-batch: {names}."
+          + (f" It leaves out the seeds without such a run: {', '.join(without)}." if without else "")]
 
 
 def _differences(runs: pd.DataFrame) -> list[str]:

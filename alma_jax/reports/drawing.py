@@ -163,10 +163,11 @@ def draw(plot: Plot) -> Figure:
       first = plot.shared == "none" or place % plot.across == 0
       ax.tick_params(labelbottom=below, labelleft=first, labelsize=_RC["font.size"])
       ax.set_ylabel(panel.y if place % plot.across == 0 or panel.y != plot.panels[0].y else "")
+    lowest = min((0.0, *(np.min(line.low) for panel in plot.panels for line in panel.lines if len(line.low))))
     positive = all((line.x > 0).all() for panel in plot.panels for line in panel.lines)
     for ax, panel in panels:
       if panel.grid is None:
-        _scale(ax, (plot.log[0] and positive, plot.log[1]))
+        _scale(ax, (plot.log[0] and positive, plot.log[1]), 1.05 * lowest)
       if panel.limits:
         ax.set_xlim(panel.limits)
     x_names = {panel.x for panel in plot.panels}
@@ -261,8 +262,8 @@ def ticks(names: Sequence[str]) -> list[int]:
               if len(shown := [i for i in places if int(names[i]) % step == 0]) <= _MOST_TICKS)
 
 
-def _scale(axes: Axes, log: tuple[bool, bool]) -> None:
-  """Makes the x and the y axis of a panel logarithmic; if not, x has whole numbers, and y begins at 0."""
+def _scale(axes: Axes, log: tuple[bool, bool], lowest: float) -> None:
+  """Makes the x and the y axis of a panel logarithmic; if not, x has whole numbers, and y begins at `lowest`."""
   axes.grid(axis="y", color="0.9", linewidth=0.6)
   axes.autoscale()
   for axis, is_log, make in zip((axes.xaxis, axes.yaxis), log, (axes.set_xscale, axes.set_yscale)):
@@ -275,7 +276,7 @@ def _scale(axes: Axes, log: tuple[bool, bool]) -> None:
     else:
       axis.set_major_locator(MaxNLocator(4, integer=axis is axes.xaxis, steps=(1, 2, 5, 10)))
       if axis is axes.yaxis:
-        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]) if axes.dataLim.ymin < 0 else 0)
+        axes.set_ylim(bottom=lowest)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}".replace("e+", "e").replace("e0", "e")))
 
 

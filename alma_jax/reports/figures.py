@@ -29,6 +29,7 @@ _CELLS, _MAPS = 64, 3  # weights of old mega-batches: rows of a map, and its map
 _WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#F0B27A", "#C9CDD6", "#0072B2"])  # left out ... replayed
 _SIZES = {"model.width": ("width", "widths"), "model.num_experts": ("number of experts", "numbers of experts")}
 _BAND = "mean over seeds, with a band from the lowest to the highest value."
+_OVER_THE_STREAM = f"over the stream: {_BAND} A dot is the last value. As in the paper's Figures 1, 3 and 9."
 _DEVIATIONS = "mean ± standard deviation over seeds"
 
 TITLES = {  # of the figures, in the order of reports
@@ -98,7 +99,7 @@ def _curves(study: Study, x: str, waits: Collection[float]) -> Plot | None:
         _title([WAITING, *shared], place, table, across),
         [_banded(key, curve, form) for key, curve in curves if len(curve)],
         x="mega-batches seen" if x == "t" else "multiply-adds spent", y=study.scoring.label))
-  caption = (f"over the stream: {_BAND} A dot is the last value. As in the paper's Figures 1, 3 and 9." if x == "t" else
+  caption = (_OVER_THE_STREAM if x == "t" else
              f"at every moment, against the multiply-adds spent until then: {_BAND}")
   fields = f"{'combinations' if len(shared) > 1 else 'values'} of {', '.join(map(short, shared))}"
   return Plot(f"{study.scoring.label.capitalize()} {caption}{_left_out(study, columns, (len(rows), num_rows, fields))}",
@@ -111,9 +112,9 @@ def _regret(study: Study, waits: Collection[float]) -> Plot | None:
     return None
   scoring = study.scoring._replace(metric=REGRET, label=REGRET)
   curves = _curves(study._replace(scoring=scoring, stream=study.stream.dropna(subset=[REGRET])), "t", waits)
-  return curves and curves._replace(log=(False, False), caption=(
-      "Regret over the stream: the sum of the errors so far, minus the sum of those of a learner that trains from "
-      f"scratch on all data after every mega-batch; {_BAND}"))
+  return curves and curves._replace(log=(False, False), caption=curves.caption.replace(
+      f" {_OVER_THE_STREAM}", ": the sum of the errors so far, minus the sum of those of a learner that trains from "
+      f"scratch on all data after every mega-batch: {_BAND} A dot is the last value."))
 
 
 def mean_curve(stream: pd.DataFrame, x: str, metric: str) -> pd.DataFrame:

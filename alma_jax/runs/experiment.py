@@ -17,6 +17,7 @@ from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.protocols.contract import State
 from alma_jax.runs import listeners, loop, memory_check, progress, results, settings
 from alma_jax.runs.listeners import Listener
+from alma_jax.runs.oracle import Oracle
 from alma_jax.store import checkpoint, local_copy, mirror, remote, run_files
 from alma_jax.store.record import Record
 from alma_jax.store.run_folder import RunFolder
@@ -87,6 +88,8 @@ def steps(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: S
         devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
     sharding.connect()
     is_finished = not overwrite and (path / "summary.json").exists()
+    compared = peers.together("log.oracle", lambda: None if is_finished or not config.log.oracle else Oracle(
+        config, setting.protocol.fingerprint))
     peers.together("memory", lambda: None if is_finished else memory_check.check(setting))
     cleanup.enter_context(explained(functools.partial(shortage, path)))
     folder = peers.together("run folder", lambda: (held or cleanup.enter_context(RunFolder(
@@ -97,7 +100,7 @@ def steps(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: S
         _mend(setting, folder)
       else:
         with explained(lambda error: folder.moved()):
-          yield from _computed(setting, folder, mirrored, should_stop or (lambda: False))
+          yield from _computed(setting, folder, mirrored, compared, should_stop or (lambda: False))
     sharding.barrier("the run is complete")
     run = results.load_run(path)
     if was_complete:
@@ -109,12 +112,12 @@ def _unused(config: schema.RunConfig, stored: schema.RunConfig) -> str:
   """A sentence about the fields that differ from those of a complete run, which cannot change it."""
   now, then = (configs.flatten(configs.to_dict(each)) for each in (config, stored))
   names = sorted(name for name in now if now[name] != then.get(name))
-  return (f" It has ended, so it ignores {', '.join(names)}; use `alma evaluate` or `alma export`, or run it again "
-          "with --overwrite.") if names else ""
+  return (f" It has ended, so it ignores {', '.join(names)}; use `alma evaluate`, `alma export` or `alma report`, or "
+          "run it again with --overwrite.") if names else ""
 
 
 def _computed(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None,
-              should_stop: Callable[[], bool]) -> Generator[loop.Session, None, None]:
+              compared: Oracle | None, should_stop: Callable[[], bool]) -> Generator[loop.Session, None, None]:
   """Runs the stream from where it stands to its end."""
   folder.write({name: text.encode() for name, text in setting.protocol.files.items()}, again=False)
   shown, heard = _listeners(setting, folder, mirrored)
@@ -127,15 +130,22 @@ def _computed(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mir
       raise
     raise session.stopped(is_saved=False) from error  # Ctrl-C also ends a GPU's compiler, a process of its own
   if sharding.is_main():
-    _end(setting, folder, state)
+    _end(setting, folder, state, compared)
 
 
-def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
-  """Writes summary.json, curve.png and the protocol's reports, once all is saved; `now`: the state at the end."""
+def _end(setting: settings.Setting, folder: RunFolder, now: State, compared: Oracle | None) -> None:
+  """Writes summary.json, curve.png and the protocol's reports, once all is saved.
+
+  Args:
+    setting, folder: of the run.
+    now: the state at the end.
+    compared: the run that it regrets against.
+  """
   from alma_jax.runs import plots  # matplotlib is slow to import
   protocol, c, lines = setting.protocol, setting.config, now.lines
   folder.write(protocol.reports(setting.learner, now.learner.spec, lines))  # they may have been changed since
   summary = protocol.summary(lines, now.initial_params)
+  summary |= compared.regret(summary) if compared else {}
   summary |= dict(wall_seconds=now.wall_seconds, compile_seconds=now.compile_seconds,
                   device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
                   config_sha256=configs.digest(setting.given))
@@ -163,8 +173,7 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
   folder.mend(run_files.METRICS, b"".join(map(run_files.encoded, lines)))
   for name, data in setting.protocol.reports(setting.learner, meta["spec"], lines).items():
     folder.mend(name, data)
-  computed = {name: value for name, value in setting.protocol.summary(lines, meta["initial_params"]).items()
-              if name in summary}
+  computed = setting.protocol.summary(lines, meta["initial_params"])
   if summary | computed != summary:
     folder.mend("summary.json", run_files.json_bytes(summary | computed))
 

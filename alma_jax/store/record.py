@@ -31,7 +31,7 @@ _COLUMNS: dict[str, tuple[type, ...]] = {  # of metrics.jsonl, besides the metri
     **dict.fromkeys(("loss", "regret", "training_price", DRIFT_BEFORE, DRIFT_AFTER), _OR_NULL)}
 _COSTS = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "cumulative_growth_macs", "num_stages",
           "num_megabatches", "wall_seconds", "compile_seconds")
-_MEASURED = ("cer_from_zero", "lca")  # results of some runs
+_MEASURED = ("cer_from_zero", "lca", "regret")  # results of some runs
 _LARGEST = 1e300  # of a number; sums of larger ones may not be finite
 _AGAIN = "delete it, and run the run's own command to write it again"
 _RESTORE = "restore the file"

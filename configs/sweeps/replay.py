@@ -3,11 +3,11 @@
     python -m alma_jax.sweep --config=configs/sweeps/replay.py:mnist
     python -m alma_jax.report runs/replay-mnist --out report
 
-ARG after the colon is mnist or cifar, at sizes that two CPU cores can train in an hour and in
-a night, or mnist_full or cifar_full, at the paper's sizes, for GPUs. `gmoe` and `ff` grow
+The argument after the colon is mnist (which two CPU cores train in an hour), cifar (overnight),
+or mnist_full or cifar_full, at the paper's sizes, for GPUs. `gmoe` and `ff` grow
 after the same mega-batches at every waiting time, in four steps if there are enough stages.
 `moe` has four experts from the beginning. With replay, S stages take (S + 1) / 2 times the
-compute.
+compute. The regret of all is against `retrain` at w = 1.
 """
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import Sweep, axis, product, zipped
@@ -27,5 +27,7 @@ def get_sweep(size: str = "mnist"):
   fixed = product(axis("waiting_time", waits), axis("learner", ["sm", "ens", "umix", "gens", "moe"]))
   growing = product(axis("learner", ["gmoe", "ff"]), zipped(
       axis("waiting_time", waits), axis("grow_every", [max(1, between // wait) for wait in waits])))
-  points = product(axis("seed", [0, 1, 2]), axis("width", widths), fixed + growing, axis("replay", [0.0, 1.0]))
-  return Sweep(f"configs/{config}.py", points, fixed={"num_megabatches": num, "train.epochs": epochs})
+  oracle = product(axis("waiting_time", [1]), axis("learner", ["retrain"]))
+  points = [*product(fixed + growing, axis("replay", [0.0, 1.0])), *oracle]
+  all_runs = product(axis("seed", [0, 1, 2]), axis("width", widths), points)
+  return Sweep(f"configs/{config}.py", all_runs, fixed={"num_megabatches": num, "train.epochs": epochs})

@@ -19,6 +19,7 @@ The runs have 1.3e14 multiply-adds, with those of growing, and 159,300 training 
 `sweeps/text:gates` has `gmoe` at w = 1 with flat routers and with the trees of gates of §4.2, each with copies that
 preserve the function (`offset`) and with the paper's (`plain`).
 """
+from alma_jax.errors import BadInput
 from alma_jax.sweeps import Sweep, axis, product, zipped
 
 SIZE = {"dataset.name": "text:part", "model.width": 64, "dataset.vocab_size": 2048, "dataset.sequence_length": 128,
@@ -38,5 +39,7 @@ GATES = [*product(axis("learner", ["gmoe"]), axis("copies", ["offset", "plain"])
 
 
 def get_sweep(part="all"):
-  points = {"all": LEARNERS + WAITING, "gates": GATES}[part]
+  if part not in ("all", "gates"):
+    raise BadInput(f"there is no part {part!r} of this sweep; the parts are all and gates.")
+  points = GATES if part == "gates" else LEARNERS + WAITING
   return Sweep("configs/lm.py", product(axis("seed", [0, 1, 2]), points), fixed=SIZE)

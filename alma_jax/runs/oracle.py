@@ -8,7 +8,7 @@ from alma_jax.store import local_copy, run_files
 from alma_jax.store.metrics import Entry
 from alma_jax.store.record import Record
 
-_STREAM = ("seed", "dataset.", "stream.num_megabatches")  # what decides the stream and its test set
+_STREAM = ("seed", "dataset.", "stream.num_megabatches", "stream.untrained_error")  # what makes CERs comparable
 
 
 class Oracle:
@@ -33,7 +33,8 @@ class Oracle:
       raise BadInput(f"log.oracle={self._shown} is a run on another stream, with other {', '.join(differ) or 'data'}; "
                      "name a run on the same one.")
     if record.summary is None:
-      raise BadInput(f"log.oracle={self._shown} is a run that has not finished; finish it first, or name another run.")
+      todo = "name another run" if record.divergence is not None else "finish it first, or name another run"
+      raise BadInput(f"log.oracle={self._shown} is a run that has not finished; {todo}.")
     self._cer, self._num = record.summary["cer"], record.summary["num_megabatches"]
 
   def regret(self, summary: Entry) -> Entry:
