@@ -2,9 +2,9 @@
 
     python benchmarks/study_figures.py docs/results/mnist
 
-The argument is the folder of a study of benchmarks/claims.py, docs/results/anytime or docs/results/replay. The figures
-are those of `alma report`, as SVG in the width of a phone. Their captions are printed. A figure that the runs do not
-suffice for is removed.
+The argument is the folder of a study of benchmarks/claims.py, or docs/results/anytime. The figures are those of
+`alma report`, as SVG in the width of a phone. Their captions are printed. A figure that the runs do not suffice for is
+removed.
 """
 import pathlib
 import sys
@@ -24,7 +24,7 @@ from alma_jax.reports.studies import Study
 # {study: {figure of its page: the waiting times of its panels; empty: all, or as many as fit}}
 PAGES: dict[str, dict[str, tuple[int, ...]]] = {
     "mnist": {"stream": (1, 50), "waiting": (), "compute": (1, 5, 50, 250), "parameters": (1, 5, 50, 250)},
-    "mnist_replay": {"replay": (), "growth": ()}, "replay": {"replay": (), "waiting": ()},
+    "mnist_replay": {"replay": (), "growth": ()},
     "mnist_authors": {"waiting": (), "compute": (), "parameters": ()},
     "text": {"compute": (), "experts": (), "stream-compute": ()},
     "anytime": {"pareto": (), "stream": (), "stream-compute": ()}}

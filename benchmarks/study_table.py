@@ -2,10 +2,9 @@
 
     python benchmarks/study_table.py docs/results/mnist_authors
     python benchmarks/study_table.py docs/results/text
-    python benchmarks/study_table.py docs/results/replay
 
-The argument is the folder of a study of benchmarks/claims.py, or docs/results/replay. The numbers are means ± sample
-standard deviations over seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
+The argument is the folder of a study of benchmarks/claims.py. The numbers are means ± sample standard deviations over
+seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
 
 Of images there is a table of the lowest mean CERs: a row for each learner, a column for each width. Further fields are
 named where they tell kinds of the same learner, width and waiting time apart. If learners grow at several intervals at
@@ -52,8 +51,7 @@ def main() -> None:
   parser = commands.Parser("benchmarks/study_table.py", __doc__)
   parser.add_argument("study", type=pathlib.Path, help="folder of the study")
   study = parser.parse_args().study
-  made = by_waiting_time(study) if study.name == "replay" else all_of(study)
-  print(*made, f"The study has {' and '.join(cost(study))}.", sep="\n\n")
+  print(*all_of(study), f"The study has {' and '.join(cost(study))}.", sep="\n\n")
 
 
 def all_of(folder: pathlib.Path) -> list[str]:
@@ -77,18 +75,6 @@ def cost(folder: pathlib.Path) -> tuple[str, str]:
   runs = pd.read_csv(folder / claims.RUNS)
   macs = f"{runs[COMP].sum():.1e}".replace("e+", "e")
   return f"{macs} multiply-adds", f"{runs['wall_seconds'].sum() / 3600:.1f} hours"
-
-
-def by_waiting_time(folder: pathlib.Path) -> list[str]:
-  """The CERs of learners without and with replay at each waiting time."""
-  runs = pd.read_csv(folder / claims.RUNS)
-  waits, lines = sorted(runs[WAIT].unique()), []
-  for learner in drawing.in_order(runs[LEARNER].unique()):
-    for replay in (0, 1):
-      mine = runs[(runs[LEARNER] == learner) & (runs[REPLAY] == replay)].groupby(WAIT)["cer"]
-      cells = [_number(mine.get_group(wait).tolist()) if wait in mine.groups else "" for wait in waits]
-      lines.append([f"`{learner}`{', replay' * replay}", *cells])
-  return [_rows([["", *(f"w = {plain(wait)}" for wait in waits)], ["---", *["---:"] * len(waits)], *lines])]
 
 
 def over_the_stream(study: Study) -> str:

@@ -66,7 +66,7 @@ def test_without_an_oracle_in_the_report_the_regret_is_that_of_the_runs(tmp_path
   (study,), notes = collect.collect([tmp_path])
   assert study.runs["regret"].tolist() == [0.7]
   assert "regret" not in figures.plots(study)
-  assert "the regret is the CER minus that of the run that log.oracle names: other." in notes[-1]
+  assert "the regret is the CER minus the CER of the run that log.oracle names: other." in notes[-1]
 
 
 def test_what_cannot_be_used_is_left_out_and_named(tmp_path, runs):

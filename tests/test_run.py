@@ -113,8 +113,8 @@ def test_the_regret_is_against_a_finished_run_on_the_same_stream(tmp_path, array
   other = (arrays[0][::-1].copy(), *arrays[1:])
   for changes, data, sentence in (
       (name(half), arrays, "is a run that has not finished; finish it first"),
-      (name(oracle.path) | {"seed": 1}, arrays, r"with other seed \(0 there, 1 here\)"),
-      (name(oracle.path), other, "is a run on another stream, with other data"),
+      (name(oracle.path) | {"seed": 1}, arrays, r"on another stream: seed \(0 there, 1 here\)"),
+      (name(oracle.path), other, "on another stream: its data differ"),
       (name(tmp_path / "nothing"), arrays, "there is no run in")):
     with pytest.raises(alma_jax.BadInput, match=sentence):
       alma_jax.run(small_config(**changes), tmp_path / "refused", data=data)

@@ -143,8 +143,7 @@ def oracles(runs: pd.DataFrame) -> pd.DataFrame:
 def _with_regret(study: Study) -> Study:
   """Adds the column `regret` to the runs and to the stream, if the study has an oracle.
 
-  The regret of the first t mega-batches is the sum of the errors on them, minus the sum of those of the oracle with the
-  same seed. It is NaN without one.
+  The regret at t is the sum of the first t errors, minus the same sum for the oracle with this seed; NaN without one.
   """
   best = oracles(study.runs)
   if best.empty:
@@ -199,13 +198,13 @@ def _notes_on_regret(study: Study) -> list[str]:
   """Sentences about what the regret is against."""
   if REGRET not in study.stream:
     named = sorted(set(study.runs.loc[study.runs[REGRET].notna(), "log.oracle"]))
-    return [f"the regret is the CER minus that of the run that log.oracle names: {', '.join(named)}."]
+    return [f"the regret is the CER minus the CER of the run that log.oracle names: {', '.join(named)}."]
   by_label: dict[str, list[str]] = {}
   for _, row in oracles(study.runs).iterrows():
     by_label.setdefault(studies.label(row, study.factors), []).append(str(row[SEED]))
   names = "; ".join(f"{label} (seed {', '.join(sorted(seeds))})" for label, seeds in by_label.items())
   without = sorted({str(seed) for seed in study.runs.loc[study.runs[REGRET].isna(), SEED]})
-  return [f"the regret is the CER minus that of a run of the same seed that trains from scratch on all data after "
+  return [f"the regret is the CER minus the CER of a run with the same seed that trains from scratch on all data after "
           f"every mega-batch: {names}."
           + (f" It leaves out the seeds without such a run: {', '.join(without)}." if without else "")]
 

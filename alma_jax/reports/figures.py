@@ -113,8 +113,8 @@ def _regret(study: Study, waits: Collection[float]) -> Plot | None:
   scoring = study.scoring._replace(metric=REGRET, label=REGRET)
   curves = _curves(study._replace(scoring=scoring, stream=study.stream.dropna(subset=[REGRET])), "t", waits)
   return curves and curves._replace(log=(False, False), caption=curves.caption.replace(
-      f" {_OVER_THE_STREAM}", ": the sum of the errors so far, minus the sum of those of a learner that trains from "
-      f"scratch on all data after every mega-batch: {_BAND} A dot is the last value."))
+      f" {_OVER_THE_STREAM}", ": the errors so far, minus the errors of a learner that trains from scratch on all "
+      f"data after every mega-batch, summed: {_BAND} A dot is the last value."))
 
 
 def mean_curve(stream: pd.DataFrame, x: str, metric: str) -> pd.DataFrame:

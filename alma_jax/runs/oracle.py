@@ -30,7 +30,7 @@ class Oracle:
     differ = [f"{field} ({theirs.get(field)!r} there, {mine[field]!r} here)" for field in mine
               if field.startswith(_STREAM) and mine[field] != theirs.get(field)]
     if differ or record.tree.get("data_fingerprint") != fingerprint:
-      raise BadInput(f"log.oracle={self._shown} is a run on another stream, with other {', '.join(differ) or 'data'}; "
+      raise BadInput(f"log.oracle={self._shown} is a run on another stream: {', '.join(differ) or 'its data differ'}; "
                      "name a run on the same one.")
     if record.summary is None:
       todo = "name another run" if record.divergence is not None else "finish it first, or name another run"

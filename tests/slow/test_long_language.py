@@ -87,7 +87,6 @@ def first_step(books, **changes):
   return loop.read(fitting, records)[0][0].joint, mu
 
 
-
 def test_accumulation_and_devices_change_no_step(books):
   """Later steps differ, because Adam amplifies rounding."""
   (first, mu), (second, other) = first_step(books), first_step(books, devices=4, train__micro_batch=1)
