@@ -23,7 +23,7 @@ import evidence
 import pandas as pd
 from claim_list import CLAIMS, QUESTIONS, STUDIES, Claim
 from compared import Judged
-from evidence import Cell, Evidence
+from evidence import Cell, Evidence, Spread
 from study_runs import COSTS, FACTORS, FIXED, GROWING, LEARNER, Runs, name_of
 
 from alma_jax import commands
@@ -40,7 +40,8 @@ VERDICTS, COMPARISONS = "verdicts.csv", "comparisons.csv"
 
 _HEAD = """# What we found
 
-The paper makes claims, and we ran the experiments again: {num} runs. The short version:
+The paper makes claims, and we ran the experiments again: {num} runs. The short version, with 95 % intervals
+in brackets:
 
 {short}
 
@@ -76,33 +77,33 @@ The paper leaves these open, or its code decides them. We correct them separatel
 In brackets: where the paper says it ([arXiv 2106.09563](https://arxiv.org/abs/2106.09563) of 2022; A and B are the
 abstracts of two earlier versions).
 """
-# The findings in short: a sentence with the numbers of rows, and the verdicts on which it rests, {{(claim, study):
-# verdict}}. A sentence whose verdicts have changed is left out.
+# The findings in short: a sentence with the numbers of rows and their intervals, and the verdicts on which it rests,
+# {{(claim, study): verdict}}. A sentence whose verdicts have changed is left out.
 _SHORT = [
     ("**Larger networks win.** Take the next smaller network, and the CER rises by {0} on MNIST and by {1} on "
      "CIFAR-10.", {(1, "mnist"): "agrees", (1, "cifar"): "agrees", (1, "mnist_authors"): "agrees"}),
     ("**Ensembles beat learners that grow,** at the same width and waiting time and up to five times the compute. "
-     "Growing learners have a CER {0} higher on MNIST and {1} higher on CIFAR-10.",
+     "Growing learners have a CER higher by {0} on MNIST and by {1} on CIFAR-10.",
      {(3, "mnist"): "agrees", (3, "cifar"): "agrees", (3, "mnist_authors"): "agrees"}),
     ("**Train the networks of an ensemble apart only if they are large.** On MNIST, five networks trained as one "
-     "(UMix) have a CER {0} higher than five trained apart (Ens) from width 32 on. Up to width 8, Ens has the higher "
-     "CER, by {1}. At equal compute, a single network beats Ens: its CER is {2} lower. Corrected for all studies of "
-     "MNIST together, only the lead of Ens from width 32 on is significant.",
+     "(UMix) have a CER higher by {0} than five trained apart (Ens) from width 32 on. Up to width 8, Ens has the "
+     "higher CER, by {1}. At equal compute, a single network beats Ens: its CER is lower by {2}.",
      {(27, "mnist"): "agrees", (26, "mnist"): "agrees", (28, "mnist"): "disagrees"}),
-    ("**Growing does not pay at equal memory:** the best growing learner has a CER {0} higher on MNIST. At equal "
-     "training compute, growing mixtures and networks also lose to the best fixed learner, by {1} on MNIST and {2} on "
-     "CIFAR-10. Growing *ensembles* may win: they lead with the authors' early stopping, and otherwise we cannot tell. "
-     "Corrected for all studies of MNIST together, neither this lead nor the loss at equal memory is significant. "
+    ("**Growing does not pay at equal memory:** the best growing learner has a CER higher by {0} on MNIST and by {1} "
+     "on CIFAR-10. At equal training compute, mixtures and networks that grow lose to the best fixed learner, by {2} "
+     "on MNIST and {3} on CIFAR-10. Only *ensembles* that grow win, and only on MNIST: with them, the best growing "
+     "learner has a CER lower by {4}, and with the authors' early stopping by {5}. The first of these leads is not "
+     "significant if all studies of MNIST are corrected together. On CIFAR-10 the CER is higher by {6}. "
      "[More on growing](growth.md).",
-     {(7, "mnist"): "agrees", (39, "mnist"): "agrees", (39, "cifar"): "agrees", (6, "mnist"): "cannot tell",
-      (6, "mnist_authors"): "disagrees"}),
-    ("**The shortest waiting time ends worst.** If you train on every mega-batch, the final error is {0} higher on "
-     "MNIST and {1} higher on CIFAR-10.", {(18, "mnist"): "agrees", (18, "cifar"): "agrees"}),
-    ("**Replay helps, but you pay for it.** Without it the CER is {0} higher on MNIST and {1} higher on CIFAR-10. At "
-     "equal compute the CER *with* it is {2} higher on MNIST.",
+     {(7, "mnist"): "agrees", (7, "cifar"): "agrees", (39, "mnist"): "agrees", (39, "cifar"): "agrees",
+      (6, "mnist"): "disagrees", (6, "mnist_authors"): "disagrees", (6, "cifar"): "agrees"}),
+    ("**The shortest waiting time ends worst.** If you train on every mega-batch, the final error is higher by {0} on "
+     "MNIST and by {1} on CIFAR-10.", {(18, "mnist"): "agrees", (18, "cifar"): "agrees"}),
+    ("**Replay helps, but you pay for it.** Without it the CER is higher by {0} on MNIST and by {1} on CIFAR-10. At "
+     "equal compute the CER *with* it is higher by {2} on MNIST.",
      {(21, "mnist_replay"): "agrees", (21, "cifar"): "agrees", (24, "mnist_replay"): "agrees"}),
     ("**Having all data at once is better.** Trained piece by piece, with as many steps, language models end with a "
-     "perplexity {0} higher.", {(25, "text"): "agrees"}),
+     "perplexity higher by {0}.", {(25, "text"): "agrees"}),
 ]
 # Columns of the matrix: data sets, and their studies; the first one that measured a claim fills the cell.
 _COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_authors",),
@@ -111,13 +112,15 @@ _METHOD = """
 ## How the verdicts are made
 
 - **p.** Each comparison gives a log ratio for each seed (in points: a difference). We average the comparisons of a seed
-  and test the averages (Student's t, two-sided), corrected for all claims, or all further questions, on the same study
-  (Holm). Significant means p below 0.05. The intervals in `verdicts.csv` are not corrected.
+  and test the averages (t test, two-sided), corrected for all claims, or all further questions, on the same study
+  (Holm). Significant means p below 0.05. Intervals are not corrected.
+{few_seeds}
 - **Groups.** We also test each learner, width and waiting time, and single comparisons, corrected for their number. In
   `verdicts.csv`, ▲ marks those significantly for the claim, ▼ those against it.
 - **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
-- **Wrong verdicts.** Of 100 studies with the runs of MNIST and made-up scores without effects, 1 had a verdict other
-  than "cannot tell" (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`).
+- **Wrong verdicts.** We made up studies without any effect, from the noise of a study's own runs. Of 100 with the runs
+  of CIFAR-10, 5 had a verdict other than "cannot tell", of 100 with the texts 3, and with replay and growth on MNIST 2
+  (`python benchmarks/null_studies.py docs/results --study cifar --repeats 100`).
 - **Costs** are counted, not tested.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
   have a kind that costs {near} to {slack} times as much.
@@ -127,6 +130,12 @@ _METHOD = """
 - **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
   one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
 """
+_FEW_SEEDS = """- **Few seeds.** Three seeds say little about how much an average varies, so we also ask the other
+comparisons of the study (a moderated t test: Smyth, 2004,
+[doi:10.2202/1544-6115.1027](https://doi.org/10.2202/1544-6115.1027)). We draw a line through the variances of all
+comparisons and averages, against the number of comparisons averaged (both as logarithms). The less they scatter around
+it, beyond the scatter that three seeds cause, the more it counts: like {worth} further seeds. The variance that we test
+with is the mean of the claim's own and the line's, weighted by their degrees of freedom. Effects in points are tested alone."""
 _COMMANDS = """
 ## The files
 
@@ -211,7 +220,7 @@ def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> str:
 
 def _others(there: pd.DataFrame, runs: pd.DataFrame, report: pathlib.Path) -> pd.DataFrame:
   """The runs of a study that are not replaced by those of a report."""
-  kinds, old = dict(zip(runs["run"], _kinds(runs, "seed"))), _kinds(there, "seed")
+  kinds, old = dict(zip(runs["run"], kinds_of(runs, "seed"))), kinds_of(there, "seed")
   for name, kind in zip(there["run"], old):
     if kinds.get(name, kind) != kind:
       raise BadInput(f"{report}: its run {name} is another kind of run than that of the study: {kinds[name]}.")
@@ -232,8 +241,9 @@ def page(results: pathlib.Path) -> str:
   head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(cells, range(len(CLAIMS))), num=_num_runs(results),
                       questions=_matrix(cells, range(len(CLAIMS), len(_ALL))), studies="\n".join(labels))
   compared = [f"{number}. {claim.quantity} ({claim.source})" for number, claim in enumerate(_ALL, 1)]
-  return "\n".join([head.rstrip(), "", *compared, _METHOD.format(near=NEAR, slack=SLACK).rstrip(),
-                    *_together(rows, adjusted)]) + "\n" + _COMMANDS
+  few_seeds = _bullet(_FEW_SEEDS.format(worth=_worth(rows)))
+  method = _METHOD.format(near=NEAR, slack=SLACK, few_seeds="\n".join(few_seeds)).rstrip()
+  return "\n".join([head.rstrip(), "", *compared, method, *_together(rows, adjusted)]) + "\n" + _COMMANDS
 
 
 def verdicts(results: pathlib.Path) -> pd.DataFrame:
@@ -257,11 +267,28 @@ def _judged(results: pathlib.Path) -> tuple[list[Row], list[float], pd.DataFrame
 
 def _short(rows: list[Row], adjusted: list[float]) -> str:
   """A list of the findings whose verdicts are those that they were written for."""
-  there = {(number, study): (verdict_of(found, p).strip("*"), _number(found, _ALL[number - 1].points).split(" (")[0])
+  there = {(number, study): (verdict_of(found, p).strip("*"), found)
            for (number, study, found), p in zip(rows, adjusted)}
-  told = [_wrapped(text.format(*(there[row][1].lstrip("+-") for row in rests))) for text, rests in _SHORT
+  told = [_wrapped(text.format(*(_size(there[row][1]) for row in rests))) for text, rests in _SHORT
           if all(there.get(row, ("", ""))[0] == verdict for row, verdict in rests.items())]
   return "\n".join(f"{i}. {text}" for i, text in enumerate(told, 1))
+
+
+def _size(found: Any) -> str:
+  """A significant effect without its sign, e.g. "29.7 % (28.2 to 31.2)"."""
+  low, high = sorted(abs(100 * math.expm1(effect)) for effect in (found.low, found.high))
+  return f"{abs(100 * math.expm1(found.mean)):.1f} % ({low:.1f} to {high:.1f})"
+
+
+def _worth(rows: list[Row]) -> str:
+  """How many further seeds the other comparisons of each study count as."""
+  worth = {study: found.freedom - found.seeds + 1 for _, study, found in rows
+           if isinstance(found, Evidence) and found.freedom >= found.seeds}
+  return ", ".join(f"{number:.1f} ({STUDIES[study].label})" for study, number in worth.items()) or "0"
+
+
+def _bullet(text: str) -> list[str]:
+  return textwrap.wrap(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _wrapped(text: str) -> str:
@@ -294,16 +321,14 @@ def _num_runs(results: pathlib.Path) -> str:
 
 def comparisons(results: pathlib.Path) -> pd.DataFrame:
   """A row for each comparison of each claim that is tested or counted: its mean effect and the effect of each seed."""
-  studies, found = read_all(results), []
-  for number, claim in enumerate(_ALL, 1):
-    for name in studies:
-      cells = _found(claim, name, studies)[0] if name in (*claim.studies, *claim.also) else []
-      for cell in cells:
-        form = (lambda effect: 100 * effect) if claim.points else math.exp
-        effects = {f"seed {seed}": form(effect) for seed, effect in sorted(cell.effects.items())}
-        if effects:
-          mean = form(sum(cell.effects.values()) / len(cell.effects))
-          found.append({"claim": number, "study": name, "comparison": cell.name, "mean": mean, **effects})
+  found = []
+  for (number, name), (cells, _) in _found(read_all(results)).items():
+    form = (lambda effect: 100 * effect) if _ALL[number - 1].points else math.exp
+    for cell in cells:
+      effects = {f"seed {seed}": form(effect) for seed, effect in sorted(cell.effects.items())}
+      if effects:
+        mean = form(sum(cell.effects.values()) / len(cell.effects))
+        found.append({"claim": number, "study": name, "comparison": cell.name, "mean": mean, **effects})
   return pd.DataFrame(found)
 
 
@@ -320,8 +345,14 @@ def read_all(results: pathlib.Path) -> dict[str, Runs | None]:
 
 def rows_of(studies: Mapping[str, Runs | None]) -> list[Row]:
   """The rows of the page, the claims in their order."""
-  return [(number, study, found) for number, claim in enumerate(_ALL, 1)
-          for study, found in _of_studies(claim, studies)]
+  rows: list[Row] = []
+  for (number, name), (cells, said) in _found(studies).items():
+    runs = studies[name]
+    why = ("there are no runs yet" if runs is None else "too few seeds" if cells or runs.table.empty
+           else "the study lacks the runs that are compared")
+    if said or name in _ALL[number - 1].studies:
+      rows.append((number, name, said or why))
+  return rows
 
 
 def adjusted_of(rows: list[Row], family: Callable[[str], str]) -> list[float]:
@@ -343,11 +374,10 @@ def _together(rows: list[Row], adjusted: list[float]) -> list[str]:
              for (number, study, found), mine, theirs in zip(rows, adjusted, strict)
              if verdict_of(found, mine) != verdict_of(found, theirs)]
   text = "- **Studies of the same data** share seeds, so they are not independent. We correct each by itself. "
-  return textwrap.wrap(text + (
+  return _bullet(text + (
       f"If we corrected all claims on the same data together, these would no longer be significant: "
       f"{', '.join(changed)}." if changed else
-      "If we corrected all claims on the same data together, no verdict would change."), 120,
-      subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+      "If we corrected all claims on the same data together, no verdict would change."))
 
 
 def verdict_of(found: Evidence | Judged | str, p: float) -> str:
@@ -455,24 +485,35 @@ def read(folder: pathlib.Path, only: Mapping[str, Any]) -> Runs | None:
   return Runs(table.loc[chosen, columns], stream, score).whole()
 
 
-def _of_studies(claim: Claim, studies: Mapping[str, Runs | None]) -> list[tuple[str, Evidence | Judged | str]]:
-  """(study, what its runs say, or why they say nothing) of the rows of a claim."""
-  found: list[tuple[str, Evidence | Judged | str]] = []
-  for name, runs in studies.items():
-    if name in claim.studies or name in claim.also:
-      cells, said = _found(claim, name, studies)
-      why = ("there are no runs yet" if runs is None else "too few seeds" if cells or runs.table.empty
-             else "the study lacks the runs that are compared")
-      if said or name in claim.studies:
-        found.append((name, said or why))
+_Said = Evidence | Judged | str | None
+
+
+def _found(studies: Mapping[str, Runs | None]) -> dict[tuple[int, str], tuple[list[Cell], _Said]]:
+  """{(number of a claim, study): (its comparisons, what they say)}, of the studies that a claim names.
+
+  Of several orders of the seeds (evidence.orders) it is the one that says least. Effects in points, and counts, say
+  nothing about how logarithms of ratios vary.
+  """
+  compared = {(number, name): _compared(claim, name, studies) for number, claim in enumerate(_ALL, 1)
+              for name in studies if name in (*claim.studies, *claim.also)}
+  usual = {number for number, claim in enumerate(_ALL, 1) if not claim.points and not claim.exact}
+  spreads = {name: Spread.of(cells for (number, study), (orders, _) in compared.items()
+                             if study == name and number in usual for cells in orders) for name in studies}
+  found: dict[tuple[int, str], tuple[list[Cell], _Said]] = {}
+  for (number, name), (orders, said) in compared.items():
+    weighed = [evidence.weigh(cells, _ALL[number - 1].exact, spreads[name] if number in usual else evidence.NOTHING)
+               for cells in orders]
+    if orders and None not in weighed:
+      place, said = evidence.weakest([each for each in weighed if each])
+      orders = orders[place:]
+    found[number, name] = orders[0] if orders else [], said
   return found
 
 
-def _found(claim: Claim, study: str, studies: Mapping[str, Runs | None]
-           ) -> tuple[list[Cell], Evidence | Judged | str | None]:
-  """(comparisons, what they say) of the runs of a study, with those of other studies if it is about all learners.
+def _compared(claim: Claim, study: str, studies: Mapping[str, Runs | None]) -> tuple[list[list[Cell]], _Said]:
+  """(comparisons in each order of the seeds, what they say without a test) of the runs of a study.
 
-  Of several orders of the seeds (evidence.orders) it is the one that says least.
+  A claim about all learners takes those of other studies, too.
   """
   runs = studies[study]
   if runs is not None and claim.of_all:
@@ -480,24 +521,18 @@ def _found(claim: Claim, study: str, studies: Mapping[str, Runs | None]
       runs = runs.joined(more)
   if runs is None or runs.table.empty:
     return [], None
-  cells: list[list[Cell]] = []
+  orders: list[list[Cell]] = []
   judged: list[Judged] = []
   for labels in evidence.orders(runs.table["seed"].unique()):
     found, seed_of = claim.cells(runs.relabelled(labels)), {label: seed for seed, label in labels.items()}
     if isinstance(found, Judged):
       judged.append(found)
     elif isinstance(found, list):
-      cells.append([cell._replace(effects={seed_of[label]: value for label, value in cell.effects.items()})
-                    for cell in found])
+      orders.append([cell._replace(effects={seed_of[label]: value for label, value in cell.effects.items()})
+                     for cell in found])
     else:
       return [], found
-  if judged:
-    return [], max(judged, key=lambda each: each.p or 0.0)
-  weighed = [evidence.weigh(its, claim.exact) for its in cells]
-  if None in weighed:
-    return cells[0], None
-  place, said = evidence.weakest([each for each in weighed if each])
-  return cells[place], said
+  return orders, max(judged, key=lambda each: each.p or 0.0) if judged else None
 
 
 def _of_the_paper(table: pd.DataFrame) -> pd.Series:
@@ -515,7 +550,7 @@ def _check_alike(runs: pd.DataFrame, path: object) -> None:
   for what, values in (("data", collect.contents_apart(runs, drawn)), ("precision", runs["precision"])):
     if values.nunique() > 1:
       raise BadInput(f"{path}: its runs cannot be compared; their {what} differs: {_listed(set(values))}.")
-  kinds = _kinds(runs)
+  kinds = kinds_of(runs)
   twice = runs.assign(kind=kinds).duplicated(["kind", "seed"])
   if twice.any():
     raise BadInput(f"{path}: several runs of {kinds[twice].iloc[0]} have the same seed.")
@@ -527,7 +562,7 @@ def _check_alike(runs: pd.DataFrame, path: object) -> None:
                      f"{_listed(set(runs.loc[kinds == kind, field]))}.")
 
 
-def _kinds(runs: pd.DataFrame, *more: str) -> pd.Series:
+def kinds_of(runs: pd.DataFrame, *more: str) -> pd.Series:
   """The name of each run's kind, and of `more` fields. A whole number is a float in a table that lacks it elsewhere."""
   fields = [*FACTORS, *more]
   rows = runs.reindex(columns=fields).itertuples(index=False, name=None)

@@ -2,12 +2,14 @@
 
 An effect is the logarithm of a ratio, or a difference, and positive if it supports the claim. A cell is one comparison
 of two kinds of runs, for example one learner at one waiting time; it has an effect for each seed that both kinds have.
-The effect of a claim is the mean over its cells, and is tested over seeds (Student's t, two-sided), because runs of one
-seed are not independent. Whether it is so everywhere is asked of groups of cells, for example all of one learner: a
-single cell of three seeds is hardly ever significant once it is corrected for many cells. All claims of a study, on
-streams of tasks those about one network, are tested together (Holm, 1979): if there is no effect in any of them, the
-mean of one is significant with a probability of at most 5 %, also if the claim compares the best of several kinds
-(`best`, `orders`). The groups and the cells of a claim are corrected for their own number alone.
+The effect of a claim is the mean over its cells, and is tested over seeds (two-sided), because runs of one seed are not
+independent. Three seeds say little about how a mean varies. What the study's other comparisons say about it counts as
+further seeds (a moderated t test: Smyth, 2004; see Spread). Whether it is so everywhere is asked of groups of cells,
+for example all of one learner: a single cell of three seeds is hardly ever significant once it is corrected for many
+cells. All claims of a study, on streams of tasks those about one network, are tested together (Holm, 1979): if there is
+no effect in any of them, the mean of one is significant with a probability of at most 5 %, also if the claim compares
+the best of several kinds (`best`, `orders`). The groups and the cells of a claim are corrected for their own number
+alone.
 """
 import itertools
 import math
@@ -16,13 +18,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
 
 from alma_jax.reports import statistics
 from alma_jax.reports.statistics import LEVEL, Estimate, holm
 
 AGREES, DISAGREES, CANNOT_TELL, IN_PART, DEPENDS = "agrees", "disagrees", "cannot tell", "in part", "depends"
 FEWEST, MOST_SEEDS = 3, 100  # seeds that a verdict needs; the most that anyone would run
+_FEWEST_VARIANCES, _MOST_FREEDOM = 10, 1e3  # of a Spread
 
 
 class Cell(NamedTuple):
@@ -54,6 +57,43 @@ class Group(NamedTuple):
   sign: int = 0
 
 
+class Spread(NamedTuple):
+  """How effects of a study vary over seeds: the prior distribution of a variance.
+
+  The variance of the mean of n cells is `scale` n^`power` times `freedom` / X, with X of a chi-squared distribution of
+  `freedom` degrees of freedom, which count like those of further seeds. Without any, nothing is known beforehand, and
+  the test is Student's.
+  """
+  scale: float = 1.0
+  power: float = 0.0
+  freedom: float = 0.0
+
+  @classmethod
+  def of(cls, claims: Iterable[Iterable[Cell]]) -> "Spread":
+    """The Spread of the cells of some claims, and of the means over the cells of each.
+
+    Of the logarithms of their variances, a line over log n gives `scale` and `power`; what they scatter around it
+    beyond what variances of so few seeds do gives `freedom` (Smyth, 2004, section 6.2).
+    """
+    effects = [found.effects for cells in claims if (found := _whole(cells)) and found.effects.shape[1] >= FEWEST]
+    found = [(row.var(ddof=1), size, row.size - 1) for each in effects
+             for size, rows in ((1, each), (len(each), each.mean(0, keepdims=True)))[:1 + (len(each) > 1)]
+             for row in rows if row.std() > statistics.ROUNDING * abs(row).max()]
+    if len(found) < _FEWEST_VARIANCES:
+      return cls()
+    variances, sizes, degrees = np.array(found).T
+    logs = np.log(variances) - special.digamma(degrees / 2) + np.log(degrees / 2)
+    power, level = np.polyfit(np.log(sizes), logs, 1) if len(set(sizes)) > 1 else (0.0, logs.mean())
+    rest = logs - level - power * np.log(sizes)
+    beyond = rest @ rest / (len(rest) - 2) - special.polygamma(1, degrees / 2).mean()
+    more = lambda freedom: special.polygamma(1, freedom / 2) - beyond
+    freedom = _MOST_FREEDOM if more(_MOST_FREEDOM) > 0 else optimize.brentq(more, 1e-3, _MOST_FREEDOM)
+    return cls(math.exp(level + special.digamma(freedom / 2) - math.log(freedom / 2)), power, freedom)
+
+
+NOTHING = Spread()  # is known
+
+
 class Evidence(NamedTuple):
   """The effect of a claim.
 
@@ -69,6 +109,7 @@ class Evidence(NamedTuple):
     groups: of its cells, of the fields with several values.
     left_out: number of cells that lack one of the seeds.
     exact: whether the effects are counts, which are not tested.
+    freedom: degrees of freedom of the test.
   """
   mean: float
   low: float
@@ -83,6 +124,7 @@ class Evidence(NamedTuple):
   groups: Sequence[Group] = ()
   left_out: int = 0
   exact: bool = False
+  freedom: float = math.nan
 
   def signs(self) -> set[int]:
     """1 if a cell or a group is significantly for the claim, -1 if one is significantly against it."""
@@ -99,37 +141,51 @@ class Evidence(NamedTuple):
     return sorted(best, key=_in_order)
 
 
-def weigh(cells: Iterable[Cell], exact: bool = False) -> Evidence | None:
-  """The Evidence of cells, or None if no cell has an effect.
+class _Whole(NamedTuple):
+  """The cells that have all seeds that count, their effects [N, S], and how many others there are."""
+  cells: list[Cell]
+  effects: np.ndarray
+  left_out: int
 
-  The seeds are those that at least half of the cells have. Cells that lack one of them are left out.
-  """
+
+def _whole(cells: Iterable[Cell]) -> _Whole | None:
+  """The seeds that count are those that at least half of the cells have; None if no cell has all of them."""
   there = [cell for cell in cells if cell.effects]
-  if not there:
-    return None
   every = sorted({seed for cell in there for seed in cell.effects})
   seeds = [seed for seed in every if 2 * sum(seed in cell.effects for cell in there) >= len(there)]
   whole = [cell for cell in there if all(seed in cell.effects for seed in seeds)]
   if not seeds or not whole:
     return None
-  effects = np.array([[cell.effects[seed] for seed in seeds] for cell in whole])
+  return _Whole(whole, np.array([[cell.effects[seed] for seed in seeds] for cell in whole]), len(there) - len(whole))
+
+
+def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING) -> Evidence | None:
+  """The Evidence of cells, or None if no cell has an effect.
+
+  The seeds are those that at least half of the cells have. Cells that lack one of them are left out.
+  """
+  if not (there := _whole(cells)):
+    return None
+  whole, effects, left_out = there
   means = effects.mean(1)
   span = float(means.min()), float(np.median(means)), float(means.max())
-  mean, left_out = float(effects.mean()), len(there) - len(whole)
+  mean, seeds = float(effects.mean()), effects.shape[1]
   if exact:
     signs = [np.unique(np.sign(row)).tolist() for row in effects]
     supporting, opposing = signs.count([1.0]), signs.count([-1.0])
     groups = _groups(whole, [sign == [1.0] for sign in signs])
-    return Evidence(mean, float(effects.min()), float(effects.max()), math.nan, len(seeds), len(whole), supporting,
+    return Evidence(mean, float(effects.min()), float(effects.max()), math.nan, seeds, len(whole), supporting,
                     supporting, opposing, span, [group for group, _ in groups], left_out, True)
   groups = _groups(whole, (means > 0).tolist())
-  of_all, *others = tested(np.stack([effects.mean(0), *effects, *(effects[places].mean(0) for _, places in groups)]))
+  parts = [list(range(len(whole))), *([i] for i in range(len(whole))), *(places for _, places in groups)]
+  of_all, *others = estimated(np.stack([effects[part].mean(0) for part in parts]), [*map(len, parts)], spread)
   of_cells, of_groups = others[:len(whole)], others[len(whole):]
   significant = [np.sign(each.mean) for each, p in zip(of_cells, holm([each.p for each in of_cells])) if p < LEVEL]
   signed = [group._replace(sign=int(np.sign(each.mean)) if p < LEVEL else 0)
             for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
-  return Evidence(mean, mean - of_all.margin, mean + of_all.margin, of_all.p, len(seeds), len(whole),
-                  int((means > 0).sum()), significant.count(1), significant.count(-1), span, signed, left_out)
+  return Evidence(mean, mean - of_all.margin, mean + of_all.margin, of_all.p, seeds, len(whole),
+                  int((means > 0).sum()), significant.count(1), significant.count(-1), span, signed, left_out,
+                  freedom=spread.freedom + seeds - 1)
 
 
 def _groups(cells: Sequence[Cell], positive: Sequence[bool]) -> list[tuple[Group, list[int]]]:
@@ -158,10 +214,23 @@ def _in_order(group: Group) -> tuple[list[float], str]:
   return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", group.value)], group.value
 
 
-def tested(rows: np.ndarray) -> list[Estimate]:
-  """The Estimate of each row of one value per seed [N, S]; without an interval if there are fewer than FEWEST seeds."""
-  found = statistics.estimates(rows)
-  return found if rows.shape[1] >= FEWEST else [each._replace(margin=math.inf, p=math.nan) for each in found]
+def estimated(rows: np.ndarray, sizes: Sequence[int] = (1,), spread: Spread = NOTHING) -> list[Estimate]:
+  """The Estimate of each row of one value per seed [N, S]; without an interval if there are fewer than FEWEST seeds.
+
+  Args:
+    rows: float [N, S].
+    sizes: of how many cells each row is the mean.
+    spread: what is known beforehand about their variances.
+  """
+  num, means = rows.shape[1], rows.mean(1)
+  if num < FEWEST:
+    return [Estimate(float(mean), math.nan, math.inf, math.nan, num) for mean in means]
+  freedom, prior = spread.freedom + num - 1, spread.scale * np.array(sizes, float)**spread.power
+  errors = np.sqrt((spread.freedom * prior + (num - 1) * rows.var(1, ddof=1)) / freedom / num)
+  errors[errors <= statistics.ROUNDING * abs(rows).max(1)] = math.nan
+  margins = np.nan_to_num(stats.t.ppf(1 - LEVEL / 2, freedom) * errors, nan=math.inf)
+  return [Estimate(*map(float, each), num) for each in zip(means, errors, margins,
+                                                           2 * stats.t.sf(abs(means) / errors, freedom))]
 
 
 def verdict(found: Evidence, adjusted: float) -> str:
@@ -194,14 +263,16 @@ def basis(found: Evidence, adjusted: float) -> str:
 def seeds_to_decide(found: Evidence, adjusted: float) -> int | None:
   """How many seeds would make the mean effect significant, if it and its standard deviation did not change.
 
-  Assumes that the correction multiplies p by the same factor as now. None if the effect is already significant, is not
+  Assumes that the correction multiplies p by the same factor as now, and that other comparisons say as much about the
+  deviation. None if the effect is already significant, is not
   tested, or needs more than MOST_SEEDS.
   """
   if not (math.isfinite(found.high) and found.p > 0 and adjusted >= LEVEL):
     return None
   num = np.arange(found.seeds + 1, MOST_SEEDS + 1)
-  error = (found.high - found.low) / 2 / stats.t.ppf(1 - LEVEL / 2, found.seeds - 1) * np.sqrt(found.seeds / num)
-  decided = 2 * stats.t.sf(abs(found.mean) / error, num - 1) * adjusted / found.p < LEVEL
+  error = (found.high - found.low) / 2 / stats.t.ppf(1 - LEVEL / 2, found.freedom) * np.sqrt(found.seeds / num)
+  freedom = found.freedom + num - found.seeds
+  decided = 2 * stats.t.sf(abs(found.mean) / error, freedom) * adjusted / found.p < LEVEL
   return int(num[decided.argmax()]) if decided.any() else None
 
 

@@ -203,7 +203,7 @@ def _sign_and_p(effects: dict[int, float]) -> tuple[float, float]:
   """(sign, p) of a mean effect; p is 1 if it cannot be tested."""
   if not effects:
     return 0.0, 1.0
-  (tested,) = evidence.tested(np.array([[*effects.values()]]))
+  (tested,) = evidence.estimated(np.array([[*effects.values()]]))
   return float(np.sign(tested.mean)), 1.0 if math.isnan(tested.p) else tested.p
 
 

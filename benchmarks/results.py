@@ -282,7 +282,7 @@ def perplexities(stream: pd.DataFrame, kinds: dict[str, str], reference: str) ->
 
 def with_interval(values: pd.Series) -> str:
   """Mean and the limits of its 95 % interval (benchmarks/evidence.py), if there is one."""
-  (found,) = evidence.tested(values.to_numpy()[None])
+  (found,) = evidence.estimated(values.to_numpy()[None])
   limits = f" ({found.mean - found.margin:.2f} to {found.mean + found.margin:.2f})"
   return f"{found.mean:.2f}{'' if math.isinf(found.margin) else limits}"
 

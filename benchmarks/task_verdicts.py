@@ -111,7 +111,7 @@ def measured(runs: pd.DataFrame, stream: str) -> dict[str, Estimate]:
   """{learner: its transfer to the last task of a stream}."""
   gains = {learner: [*values(runs, stream, learner, TRANSFER).values()]
            for learner in drawing.in_order(set(of_stream(runs, stream)[LEARNER]) - {BASELINE})}
-  return {learner: evidence.tested(np.array([each]))[0] for learner, each in gains.items() if each}
+  return {learner: evidence.estimated(np.array([each]))[0] for learner, each in gains.items() if each}
 
 
 def plasticity(runs: pd.DataFrame, learners: Sequence[str] = ()) -> Row:
@@ -195,7 +195,7 @@ def pareto(runs: pd.DataFrame) -> Row:
   number = "no seed has a run of each learner"
   if seeds:
     errors = ", ".join(f"`{name}` {np.mean([its[seed] for seed in seeds]):.3f}" for name, its in points.items())
-    number = (f"{interval(evidence.tested(lower[None])[0])}; on the front with {sum(on_front)}, C "
+    number = (f"{interval(evidence.estimated(lower[None])[0])}; on the front with {sum(on_front)}, C "
               f"between with {sum(between)} of {len(seeds)} seeds; E: {errors}")
   return Row(text, NEVIS, verdict, number)
 

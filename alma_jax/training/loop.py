@@ -11,7 +11,7 @@ stream.
 The loop exists twice. By default it runs on the devices (`program.advance`). With `FitSpec.stepwise` it runs on the
 host, which dispatches every step of every member (`_advance_stepwise`): on a CPU a convolution inside a loop of XLA
 takes many times longer than outside, and the steps of language models are so long that the time of dispatching them
-does not matter. For small networks the host's loop is slower; benchmarks/loop.py measures it.
+does not matter. For small networks the host's loop is slower.
 
   stage.py       the types that learners exchange with the loop; they can be imported from here
   state.py       what the devices hold

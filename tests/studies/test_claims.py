@@ -276,18 +276,32 @@ def test_the_command_that_makes_what_is_missing(tmp_path, monkeypatch):
   assert commands["Larger networks have a lower CER", "MNIST"] == "`alma sweep --config=sweeps/mnist`"
 
 
-def test_studies_with_made_scores_have_no_effects(tmp_path, monkeypatch):
+@pytest.mark.parametrize("made", ["turned", "normal"])
+def test_studies_with_made_scores_have_no_effects(tmp_path, made):
   """Every width has the same scores but for noise; with the scores of a study that has effects, there is a verdict."""
   import claims
   import null_studies
   keep(tmp_path, "mnist", *image_runs({"sm": TRUE["sm"]}, 1))
-  studies, rng = claims.read_all(tmp_path), np.random.default_rng(0)
-  made = null_studies.without_effects(studies["mnist"], rng).table
-  logs = np.log(made["cer"])
-  assert abs(logs[made["model.width"] == 4].mean() - logs[made["model.width"] == 64].mean()) < 4 * 0.05 / math.sqrt(6)
-  assert made["cumulative_fwd_macs"].equals(studies["mnist"].table["cumulative_fwd_macs"])
-  monkeypatch.setattr(null_studies, "without_effects", lambda runs, rng: runs)
-  assert null_studies.wrong_verdicts(studies, "mnist", rng)[1] == "agrees"
+  studies = claims.read_all(tmp_path)
+  table = getattr(null_studies, made)(studies["mnist"], np.random.default_rng(0)).table
+  logs = np.log(table["cer"])
+  assert logs.std() > 0
+  assert abs(logs[table["model.width"] == 4].mean() - logs[table["model.width"] == 64].mean()) < 4 * 0.05 / math.sqrt(6)
+  assert table["cumulative_fwd_macs"].equals(studies["mnist"].table["cumulative_fwd_macs"])
+  assert null_studies.wrong_verdicts(studies, "mnist", studies["mnist"])[1] == "agrees"
+
+
+def test_made_scores_are_as_noisy_as_those_of_the_study(tmp_path):
+  """A rotation keeps the noise of every kind, and how alike two kinds are, up to the mean over three seeds."""
+  import claims
+  import null_studies
+  keep(tmp_path, "mnist", *image_runs({"sm": TRUE["sm"]}, 1))
+  runs, rng = claims.read_all(tmp_path)["mnist"], np.random.default_rng(0)
+  kind = ["model.width", "stream.waiting_time"]
+  scores = lambda table: np.log(table.pivot(index=kind, columns="seed", values="cer"))
+  rest = scores(runs.table).pipe(lambda logs: logs.sub(logs.mean(axis=1), axis=0)).to_numpy()
+  made = scores(null_studies.turned(runs, rng).table).to_numpy()
+  np.testing.assert_allclose(made @ made.T, 1.5 * rest @ rest.T, atol=1e-12)
 
 
 def test_studies_of_the_same_data_corrected_together(tmp_path):

@@ -140,7 +140,7 @@ def test_who_has_the_best_trade_off(best, seeds, verdict, number):
   assert judged(paper.no_learner_is_always_best, near) == reason  # both have runs from 2 to 3.9
   if verdict:  # the lower one of both tests, by hand
     import evidence
-    p = lambda *ratios: evidence.tested(np.log([ratios]))[0].p
+    p = lambda *ratios: evidence.estimated(np.log([ratios]))[0].p
     at_low = p(*(6.0 / best[seed] for seed in range(3)))
     at_high = p(*(best[seed] / 0.5 for seed in range(3)))
     # Each learner is worse at some of three budgets, or `sm` is the better one of both learners at each of them.
