@@ -67,7 +67,7 @@ def all_of(folder: pathlib.Path) -> list[str]:
   if runs.score == "cer":
     return [*by_width(runs), *costs(runs)]
   texts = study_figures.study_of(folder)
-  return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts))]
+  return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts)), gates(folder)]
 
 
 def cost(folder: pathlib.Path) -> tuple[str, str]:
@@ -102,6 +102,14 @@ def after_the_last(study: Study) -> str:
   heads = sorted({head for row in rows.values() for head in row if head.startswith("w = ")})
   return tables.markdown([{**{head: row[head] for head in row if head not in heads},
                            **{head: row.get(head, "") for head in heads}} for row in rows.values()])
+
+
+def gates(folder: pathlib.Path) -> str:
+  """The perplexities of `gmoe` with flat gates and with trees of gates, and both ways to copy experts."""
+  return tables.markdown([
+      {"gates": f"`{kind[0]}`", "copies": f"`{kind[1]}`",
+       **{f"{name} perplexity": _number(mine[f"{name}_perplexity"].tolist()) for name in ("average", "final")}}
+      for kind, mine in pd.read_csv(folder / "gates.csv").groupby(["model.gates", "learner.copies"])])
 
 
 def by_width(runs: Runs) -> list[str]:
