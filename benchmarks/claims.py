@@ -135,7 +135,8 @@ comparisons of the study (a moderated t test: Smyth, 2004,
 [doi:10.2202/1544-6115.1027](https://doi.org/10.2202/1544-6115.1027)). We draw a line through the variances of all
 comparisons and averages, against the number of comparisons averaged (both as logarithms). The less they scatter around
 it, beyond the scatter that three seeds cause, the more it counts: like {worth} further seeds. The variance that we test
-with is the mean of the claim's own and the line's, weighted by their degrees of freedom. Effects in points are tested alone."""
+with is the mean of the claim's own and the line's, weighted by their degrees of freedom. Effects in points are tested
+alone."""
 _COMMANDS = """
 ## The files
 

@@ -70,9 +70,9 @@ def task_config(learner, **changes):
   return c
 
 
-def sentences(seed, num=60):
+def sentences(seed, num=60, words=()):
   rng = np.random.default_rng(seed)
-  return "\n".join(" ".join(rng.choice(SPOKEN.split(), 8)) for _ in range(num))
+  return "\n".join(" ".join(rng.choice(words or SPOKEN.split(), 8)) for _ in range(num))
 
 
 def blobs(num, shape=(6, 6), classes=3, seed=0):

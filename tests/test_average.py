@@ -4,9 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from runs import blobs, slow
+from runs import blobs
 from stages import Stages, arrays_equal, assert_close, batches_of, begin, finish, fit_stage, setting_of, train_stage
-from test_language import setting_of as text_setting_of
 
 from alma_jax.learners import stacked
 from alma_jax.training import loop, optimizers
@@ -55,8 +54,7 @@ def assert_averaged(setting, horizon, state=None, stage=0):
 
 
 @pytest.mark.parametrize(("stepwise", "learner", "horizon", "start"), [
-    (False, "sm", 0.5, "last"), (True, "sm", 0.5, "last"), slow(False, "ens", 0.3, "average"),
-    (True, "ens", 0.3, "average")])
+    (False, "sm", 0.5, "last"), (True, "ens", 0.3, "average")])
 def test_the_average_is_that_of_the_steps(monkeypatch, stepwise, learner, horizon, start):
   monkeypatch.setattr(stacked.models, "loops_are_slow", lambda network: stepwise)
   changes = {"learner__num_members": 2} if learner == "ens" else {}
@@ -72,23 +70,12 @@ def test_the_average_is_that_of_the_steps(monkeypatch, stepwise, learner, horizo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stepwise", [True, False])
-def test_statistics_of_batch_norm_are_averaged_too(monkeypatch, stepwise):
-  monkeypatch.setattr(stacked.models, "loops_are_slow", lambda network: stepwise)
+def test_statistics_of_batch_norm_are_averaged_too():
   setting = setting_of("sm", PICTURES, learner__average=0.5, train__steps=4, train__eval_every=4, train__patience=0,
                        **COMPACT)
   state = assert_averaged(setting, 0.5)
   moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), state.live.stats, state.average.stats)
   assert max(jax.tree.leaves(moved)) > 1e-3
-
-
-@pytest.mark.slow
-def test_language_models_are_averaged(books):
-  setting = text_setting_of(books, learner__average=0.5, train__eval_every=0)
-  state = assert_averaged(setting, 0.5)
-  assert setting.learner.cost(state).num_params == 2 * setting.learner.cost(setting.learner.init()).num_params
-  begun = begin(setting.learner, state, Stages(setting)[1])
-  assert arrays_equal(begun.state.members.now, state.live)
 
 
 def test_a_member_that_waits_for_a_larger_one_is_averaged_over_all_steps():
@@ -192,20 +179,6 @@ def normalized(setting, which):
   return jnp.float32(x), jnp.asarray(source.dataset.y_train[which])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("learner", "start", "held"), [("moe", "last", 2), ("umix", "average", 1)])
-def test_the_average_is_held_besides_the_last_weights(learner, start, held):
-  changes = {"learner__num_members": 2} if learner == "umix" else {}
-  setting = setting_of(learner, learner__average=0.5, learner__start=start, train__steps=2, train__eval_every=2,
-                       train__patience=0, **changes)
-  state = setting.learner.init()
-  one = setting.learner.cost(state)
-  after, _, _ = train_stage(setting, state, 0)
-  cost = setting.learner.cost(after)
-  assert cost.num_params == held * one.num_params
-  assert cost._replace(num_params=0) == one._replace(num_params=0)  # it takes no multiply-adds of a network
-
-
 def test_frozen_members_are_averages_and_only_the_live_one_has_last_weights():
   setting = setting_of("gens", learner__average=0.3, train__steps=4, train__eval_every=4, train__patience=0)
   learner, state = setting.learner, setting.learner.init()
@@ -221,7 +194,7 @@ def test_frozen_members_are_averages_and_only_the_live_one_has_last_weights():
 
 
 @pytest.mark.parametrize(("optimizer", "decay", "smoothing"), [
-    slow("sgd", 0.0, 0.2), ("sgd", 0.6, 0.0), ("adadelta", 1.0, 0.3)])
+    ("sgd", 0.6, 0.0), ("adadelta", 1.0, 0.3)])
 def test_steps_are_those_of_optax_with_falling_rates_and_smoothed_labels(optimizer, decay, smoothing):
   """s_k times the update of the mean cross-entropy against (1 - ε) y + ε / K; s_k falls from 1 to 1 / (decay S)."""
   rate, num = 0.5, 8
@@ -263,26 +236,9 @@ def test_steps_are_those_of_optax_with_falling_rates_and_smoothed_labels(optimiz
   assert reports[-1].joint["val_loss"] == pytest.approx(float(loss(params, x, jax.nn.one_hot(y, 3))), rel=1e-5)
 
 
-def test_smoothed_losses_are_weighted():
-  """With weights of 0 and 2 on halves of a batch: as a step on the second half alone."""
-  import dataclasses
-  setting = setting_of("sm", train__optimizer="sgd", train__learning_rate=0.5, train__epochs=1, train__batch_size=128,
-                       train__label_smoothing=0.3)
-  learner, data = setting.learner, Stages(setting)[0]
-  state, half, ends = learner.init(), len(data.train) // 2, []
-  training = learner.training(state, data)
-  weight = np.repeat(np.float32([0, 2]), half)
-  for part, examples in ((data.train, loop.Examples(weight=weight)), (data.train[half:], loop.Examples())):
-    changed = dataclasses.replace(training, data=data._replace(train=part), examples=examples)
-    fit, _ = loop.advance(loop.begin(changed), 1)
-    ends.append(jax.device_get(fit.state.members.now))
-  assert_close(*ends, 1e-6)
-
-
-@pytest.mark.parametrize(("learner", "changes"), [("ens", {"learner__num_members": 2}), slow("moe", {})])
-def test_shrink_and_perturb(learner, changes):
-  setting = setting_of(learner, learner__shrink=0.6, learner__perturb=0.1, train__steps=2, **changes)
-  plain = setting_of(learner, train__steps=2, **changes)
+def test_shrink_and_perturb():
+  setting = setting_of("ens", learner__num_members=2, learner__shrink=0.6, learner__perturb=0.1, train__steps=2)
+  plain = setting_of("ens", learner__num_members=2, train__steps=2)
   first, _, _ = train_stage(setting, setting.learner.init(), 0)
   other, _, _ = train_stage(plain, plain.learner.init(), 0)
   assert arrays_equal(first.live, other.live)  # the first stage starts as it always does

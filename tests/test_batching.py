@@ -226,10 +226,6 @@ def test_text_goes_on_from_one_permutation_to_the_next():
     assert set(np.concatenate([batch[6:] for batch in batches])) == set(training.data.memory)
   assert training.plan.samples == batching.num_samples(training, 70) == 70 * 8
   assert [batching.round_sizes(training, number).tolist() for number in range(3)] == [[256] * 2, [256] * 2, [48] * 2]
-  for start in range(0, 70, 13):
-    stop = min(70, start + 13)
-    for mine, other in zip(batches_of(training, start, stop)[1], whole[1][start:stop], strict=True):
-      np.testing.assert_array_equal(mine, other)
 
 
 def test_factors_of_the_rate_and_of_the_average_belong_to_the_step():

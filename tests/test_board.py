@@ -23,38 +23,51 @@ pytest.importorskip("fastapi")
 pytest.importorskip("plotly")
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-# The page in a frame of the given width. Once it is drawn, a line is added to the first run; when the page shows it,
-# the title of the frame says what was seen.
-FRAME = """<!doctype html><body style="margin:0">
-<iframe style="border:0;width:{pixels}px;height:1900px" src="/"></iframe>
+PIXELS = (390, 1200)
+# The page in two frames of these widths. Once both are drawn, a line is added to the first run; when the pages show it,
+# the title says what was seen in each frame.
+FRAMES = """<!doctype html><body style="margin:0;white-space:nowrap">
 <script>
-const frame = document.querySelector("iframe"), pause = () => new Promise(done => setTimeout(done, 100));
-const curve = () => {{ const box = frame.contentDocument.getElementById("test-error-mega-batches");
-                      return box && box.data ? box.data[0].x.length : 0; }};
-async function look() {{
-  while (!curve()) await pause();
-  const before = curve();
-  await fetch("/append");
-  while (curve() === before) await pause();
+const frames = WIDTHS.map(pixels => {
+  const frame = document.createElement("iframe");
+  frame.style = `border:0;width:${pixels}px;height:1900px`;
+  frame.src = "/";
+  document.body.append(frame);
+  return frame;
+});
+const pause = () => new Promise(done => setTimeout(done, 100));
+const curve = frame => { const box = frame.contentDocument.getElementById("test-error-mega-batches");
+                         return box && box.data ? box.data[0].x.length : 0; };
+async function drawn(frame) {
+  while (!curve(frame)) await pause();
+  return curve(frame);
+}
+async function look(frame, before) {
+  while (curve(frame) === before) await pause();
   const d = frame.contentDocument, e = d.documentElement, num = id => d.getElementById(id).data.map(t => t.x.length);
-  const all = what => [...d.querySelectorAll(`section:not([hidden]) ${{what}}`)];
+  const all = what => [...d.querySelectorAll(`section:not([hidden]) ${what}`)];
   const faint = () => d.getElementById("test-error-mega-batches").data.filter(t => t.opacity < 1).length;
   const row = () => d.querySelector("tbody tr"), box = d.getElementById("test-error-mega-batches"), alone = [faint()];
   row().click();
   alone.push(faint(), row().className, box.data.at(-1).meta.split("/").at(-1));
-  box.emit("plotly_click", {{points: [{{data: box.data.at(-1)}}]}});
+  box.emit("plotly_click", {points: [{data: box.data.at(-1)}]});
   alone.push(faint(), row().className);
-  document.title = JSON.stringify({{
-    alone: alone, before: before, after: curve(), page: e.scrollWidth, window: e.clientWidth,
+  return {
+    alone: alone, before: before, after: curve(frame), page: e.scrollWidth, window: e.clientWidth,
     rows: [...d.querySelectorAll("tbody tr")].map(r => r.innerText), heads: all("h2").map(h => h.textContent),
     charts: all(".chart").map(c => c.getBoundingClientRect()).map(c => [c.left, c.width]),
     drawn: all(".chart").map(c => c.querySelectorAll("path").length > 3),
     alarms: num("prequential-error-mega-batches"), trainings: num("trainings-error-mega-batches"),
     elsewhere: [...d.querySelectorAll("[src], [href]")].map(x => x.src || x.href).filter(
-      u => !u.startsWith(location.origin) && !u.startsWith("data:"))}});
-}}
-look();
-</script>"""
+      u => !u.startsWith(location.origin) && !u.startsWith("data:"))};
+}
+async function main() {
+  const before = await Promise.all(frames.map(drawn));
+  await fetch("/append");
+  document.title = JSON.stringify(await Promise.all(frames.map((frame, i) => look(frame, before[i]))));
+}
+main();
+</script>""".replace("WIDTHS", str([*PIXELS]))
 
 
 @pytest.fixture
@@ -74,12 +87,12 @@ def folder(tmp_path):
 
 
 @contextlib.contextmanager
-def serving(folder, pixels=1200):
-  """The address of a board, in a thread of this process. /frame has the page in a frame; /append adds to a run."""
+def serving(folder):
+  """The address of a board, in a thread of this process. /frames has the page in frames; /append adds to a run."""
   from fastapi import FastAPI
   from fastapi.responses import HTMLResponse
   app = FastAPI()
-  app.add_route("/frame", lambda request: HTMLResponse(FRAME.format(pixels=pixels)))
+  app.add_route("/frames", lambda request: HTMLResponse(FRAMES))
 
   @app.get("/append")
   def append():
@@ -157,26 +170,25 @@ def test_only_what_changed_is_read_again(folder, monkeypatch):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
-@pytest.mark.parametrize("pixels", [390, 1200])
-def test_a_browser_shows_a_run_as_it_goes_on(folder, tmp_path, pixels):
-  with serving(folder, pixels) as address:
+def test_a_browser_shows_a_run_as_it_goes_on(folder, tmp_path):
+  with serving(folder) as address:
     dom = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=30000",
-         f"--user-data-dir={tmp_path}/browser", "--dump-dom", "--window-size=1300,2000", f"{address}/frame"],
+         f"--user-data-dir={tmp_path}/browser", "--dump-dom", "--window-size=1600,2000", f"{address}/frames"],
         capture_output=True, text=True, check=True).stdout
-  shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom)[1]))
-  assert (shown["before"], shown["after"]) == (5, 6)
-  assert shown["page"] == shown["window"] == pixels  # nothing is wider than the window
-  assert [re.match("a-live|b-<img src=x>|c-diverged|d-text", row)[0] for row in shown["rows"]] == [
-      "a-live", "c-diverged", "d-text", "b-<img src=x>"]
-  for cell in ("alive", "2.4300", "so far", "0.2800", "0.4000", "300", "6 of 6", "3 of 3"):
-    assert cell in shown["rows"][0]
-  assert shown["heads"] == ["Test error", "Prequential error, ▼ drift alarm", "Parameters", "Trainings",
-                            "Test perplexity", "Parameters", "Trainings"]
-  assert shown["drawn"] == [True] * 7
-  assert shown["alone"] == [0, 2, "chosen", "a-live", 0, ""]  # of three runs
-  assert len({left for left, _ in shown["charts"]}) == (1 if pixels == 390 else 2)  # columns
-  assert all(width > (340 if pixels == 390 else 550) for _, width in shown["charts"])
-  assert shown["alarms"] == [4, 0, 0, 1]  # curves of three runs, and the alarm of one
-  assert shown["trainings"] == [3, 1, 6]
-  assert shown["elsewhere"] == []
+  for pixels, shown in zip(PIXELS, json.loads(html.unescape(re.search("<title>(.*?)</title>", dom)[1])), strict=True):
+    assert (shown["before"], shown["after"]) == (5, 6)
+    assert shown["page"] == shown["window"] == pixels  # nothing is wider than the window
+    assert [re.match("a-live|b-<img src=x>|c-diverged|d-text", row)[0] for row in shown["rows"]] == [
+        "a-live", "c-diverged", "d-text", "b-<img src=x>"]
+    for cell in ("alive", "2.4300", "so far", "0.2800", "0.4000", "300", "6 of 6", "3 of 3"):
+      assert cell in shown["rows"][0]
+    assert shown["heads"] == ["Test error", "Prequential error, ▼ drift alarm", "Parameters", "Trainings",
+                              "Test perplexity", "Parameters", "Trainings"]
+    assert shown["drawn"] == [True] * 7
+    assert shown["alone"] == [0, 2, "chosen", "a-live", 0, ""]  # of three runs
+    assert len({left for left, _ in shown["charts"]}) == (1 if pixels == 390 else 2)  # columns
+    assert all(width > (340 if pixels == 390 else 550) for _, width in shown["charts"])
+    assert shown["alarms"] == [4, 0, 0, 1]  # curves of three runs, and the alarm of one
+    assert shown["trainings"] == [3, 1, 6]
+    assert shown["elsewhere"] == []

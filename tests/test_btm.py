@@ -4,7 +4,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from runs import ROOT
+from runs import ROOT, sentences, text_config
 from stages import Stages, arrays_equal, batches_of, fit_stage
 
 from alma_jax import config as configs
@@ -19,15 +19,6 @@ from alma_jax.runs import settings
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")  # the text yields fewer than 300 units
 
 ANIMALS, TOOLS = ["the", "cat", "ran", "to", "see", "a", "dog"], ["old", "saws", "hum", "by", "blunt", "files"]
-TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "dataset.cross_documents": False, "model.width": 16,
-       "model.num_layers": 2, "model.num_heads": 2, "model.num_experts": 2, "train.steps": 16, "train.warmup_steps": 2,
-       "train.batch_size": 4, "train.eval_every": 4, "train.learning_rate": (0.01,), "learner.num_domains": 2,
-       "stream.num_megabatches": 1, "devices": 1, "log.progress": False, "log.tensorboard": False}
-
-
-def sentences(words, seed, num=40):
-  rng = np.random.default_rng(seed)
-  return "\n".join(" ".join(rng.choice(words, 8)) for _ in range(num))
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +28,14 @@ def books(tmp_path_factory):
   for split, num in (("train", 8), ("valid", 2), ("test", 2)):
     (root / split).mkdir()
     for i in range(num):
-      (root / split / f"{i:02d}.txt").write_text(sentences((ANIMALS, TOOLS)[i % 2], 100 * len(split) + i))
+      (root / split / f"{i:02d}.txt").write_text(sentences(100 * len(split) + i, 40, (ANIMALS, TOOLS)[i % 2]))
   return root
 
 
-def config_of(books, **changes):
-  config = configs.language("btm", "tiny")
-  config.update_from_flattened_dict(TOY | {"dataset.name": f"text:{books}"})
-  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
-  return config
-
-
 def setting_of(books, **changes):
-  return settings.prepare(configs.parse(config_of(books, **changes)))
+  return settings.prepare(configs.parse(text_config(books, "btm", **{
+      "dataset__cross_documents": False, "model__num_experts": 2, "train__steps": 16, "learner__num_domains": 2,
+      "stream__num_megabatches": 1, **changes})))
 
 
 def test_the_weights_are_posteriors():

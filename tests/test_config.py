@@ -341,13 +341,3 @@ def test_a_stage_has_at_most_so_many_passes_over_its_new_examples():
   assert short.plan(10).steps == 80
   long = configs.parse(limited(train__steps=8000)).train
   assert long.plan(10).steps == 200 + 7800 / 50
-
-
-def test_passes_are_limited_only_if_steps_are_given():
-  with pytest.raises(BadInput, match="train.most_passes=2.0 is for train.steps above 0"):
-    configs.parse(small_config(train__most_passes=2.0))
-
-
-def test_flips_come_from_one_field():
-  with pytest.raises(BadInput, match="train.augment=True already moves and flips images; set it to False"):
-    configs.parse(small_config(train__augment=True, train__flip=True))

@@ -1,5 +1,6 @@
 """Stopped at every cut and resumed, a run of every learner and every protocol equals the one that was not stopped."""
 import collections
+import shutil
 
 import jax
 import numpy as np
@@ -12,11 +13,12 @@ from runs import (
   interrupted,
   lines,
   one_step_a_dispatch,
+  slow,
   small_config,
+  task_config,
   text_config,
 )
 from test_live import drop, live_config, make_folder
-from test_paths import task_config
 
 import alma_jax
 from alma_jax.data import datasets, feed
@@ -24,7 +26,7 @@ from alma_jax.learners import dual
 
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")
 
-IMAGES = ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff")
+IMAGES = ("sm", "ens", "gens", "bagging", "boosting", "gmoe", "ff")
 # 2 epochs a stage, in batches of 32, which patience may end; earlier examples are replayed.
 PLAIN = dict(train__epochs=2, train__patience=1, train__batch_size=32, stream__replay=0.5)
 # 2 stages of 3 steps after mega-batches 1 and 2 of 3, with every option that keeps something from stage to stage.
@@ -34,8 +36,8 @@ FULL = dict(stream__num_megabatches=3, stream__schedule="geometric", stream__fac
 ADAPTIVE = {field: value for field, value in FULL.items() if field != "stream__factor"} | dict(
     stream__schedule="adaptive", stream__price=1e-6, stream__num_megabatches=4)
 OPTIONS = {
-    "ens": dict(learner__num_members=2), "umix": dict(learner__num_members=2),
-    "bagging": dict(learner__members_per_stage=2), "gmoe": dict(learner__gating="hard", learner__keep_optimizer=True),
+    "ens": dict(learner__num_members=2), "bagging": dict(learner__members_per_stage=2), "gmoe": dict(
+        learner__gating="hard", learner__keep_optimizer=True),
     "hmoe": dict(learner__split_every=1, learner__min_shard=3, model__num_experts=2)}
 DUAL = dict(stream__replay=0.0, stream__replay_share="uniform", stream__memory_policy="agreement", train__steps=6,
             train__patience=0)
@@ -51,29 +53,28 @@ TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=3, t
 TEXTS = {
     "sm": TEXT | dict(train__learning_rate=(0.01, 0.001), stream__schedule="geometric", stream__factor=2.0,
                       stream__replay_share="uniform", stream__memory_size=8, learner__average=0.4),
-    "ens": TEXT | FREE | dict(stream__waiting_time=1, train__micro_batch=2),
-    "gens": TEXT | dict(model__dropout=(0.1, 0.0), stream__replay=0.5, stream__waiting_time=1),
-    "gmoe": TEXT | dict(model__gates="tree", learner__add_experts=(1,), train__learning_rate=(1e4, 0.01),
-                        learner__average=0.4, learner__start="average", stream__waiting_time=1),
+    "gens": TEXT | FREE | dict(model__dropout=(0.1, 0.0), stream__replay=0.5, stream__waiting_time=1,
+                               train__micro_batch=2),
     "btm": TEXT | dict(learner__num_domains=2, learner__domains="random", stream__replay_share=0.25, train__steps=8,
                        dataset__cross_documents=False)}
+TEXT_GMOE = TEXT | dict(
+    model__gates="tree", learner__add_experts=(1,), train__learning_rate=(1e4, 0.01), learner__average=0.4,
+    learner__start="average", stream__waiting_time=1)
 TASK = dict(stream__num_megabatches=3, train__epochs=1, train__batch_size=150, log__lca=2)
-TASKS = {learner: TASK for learner in ("finetune", "new_head", "oracle", "select", "mntdp")}
+TASKS = {learner: TASK for learner in ("select", "mntdp")}
 TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
     learner__search="reinforce", learner__search_steps=3), "independent": TASK | FREE | dict(
     train__learning_rate=(0.01, 0.001), train__weight_decay=(0.1,))}
 
 CASES = {f"offline {learner}": FULL for learner in IMAGES}
-CASES |= {f"live {learner}": PLAIN for learner in ("gens", "boosting", "gmoe", "ff", "hmoe")}
+CASES |= {f"live {learner}": PLAIN for learner in ("gens", "gmoe", "hmoe")}
 CASES |= {"live sm": FULL, "offline expert": {},
           "offline sm half_life": FULL | dict(stream__memory_policy="half_life", stream__half_life=1.0,
                                               stream__memory_size=0),
-          "offline anytime": BUDGET, "live anytime": BUDGET,
-          "offline dual": FULL | DUAL, "live dual": PLAIN | DUAL,
+          "live anytime": BUDGET, "live dual": PLAIN | DUAL, "live text gmoe": TEXT_GMOE,
           "drift gens": PLAIN | dict(dataset__change="rotate", dataset__megabatch_size=30),
-          "offline hmoe adaptive": ADAPTIVE, "offline gens compact": MUON, "offline hmoe rounds": ROUNDS}
+          "offline sm adaptive": ADAPTIVE, "offline gens compact": MUON, "offline hmoe rounds": ROUNDS}
 CASES |= {f"offline text {learner}": changes for learner, changes in TEXTS.items()}
-CASES |= {"live text gmoe": TEXTS["gmoe"]}
 CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}
 QUICK = ("offline sm", "live gens", "tasks select", "drift gens")
 
@@ -88,26 +89,21 @@ def live_images(folder, arrays):
   return folder
 
 
-def live_texts(folder, books):
-  make_folder(folder)
-  for t, path in enumerate(sorted((books / "train").iterdir())[:2]):
-    (folder / "stream" / f"{t}.txt").write_bytes(path.read_bytes())
-  (folder / "end").touch()
-  return folder
-
-
 def prepared(case, folder, request):
   """(config, what `run` needs besides) of a case; what it reads is written to `folder`."""
   protocol, *words = case.split()
   changes, arrays = {"checkpoint__seconds": 1e9} | CASES[case], request.getfixturevalue("arrays")
   if protocol == "tasks":
     return task_config(words[0], **changes), {}
-  if words[0] == "text" and protocol == "offline":
-    return text_config(request.getfixturevalue("books"), words[1], **changes), {}
   if words[0] == "text":
-    changes |= dict(dataset__name=f"live:{live_texts(folder, request.getfixturevalue('books'))}",
-                    dataset__settle_seconds=0.0, stream__num_megabatches=0)
-    return text_config(None, words[1], **changes), {}
+    texts = request.getfixturevalue("books")
+    if protocol == "live":
+      make_folder(folder)
+      for path in sorted((texts / "train").iterdir())[:2]:
+        shutil.copyfile(path, folder / "stream" / path.name)
+      (folder / "end").touch()
+      changes |= dict(dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0)
+    return text_config(texts, words[1], **changes), {}
   if words[0] == "expert":
     request.getfixturevalue("in_process")
     done = alma("apart", "--config=configs/digits.py:hmoe", "--config.model.num_experts=2", "--config.model.width=4",
@@ -154,8 +150,7 @@ def assert_same(first, second):
   assert sums[0] == sums[1]
 
 
-@pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
-                                  for case in CASES])
+@pytest.mark.parametrize("case", [case if case in QUICK else slow(case) for case in CASES])
 def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request, case):
   """Stopped after every training step and every stage; and killed after the first stop in each stage."""
   one_step_a_dispatch(monkeypatch)
@@ -174,9 +169,8 @@ def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request
   assert kills
 
 
-def test_two_networks_are_compared_by_their_averages_after_a_stop_too(tmp_path, monkeypatch, request):
+def test_two_networks_are_compared_by_their_averages_after_a_stop_too(tmp_path, monkeypatch, arrays):
   one_step_a_dispatch(monkeypatch)
-  monkeypatch.setattr(feed, "_POLL_SECONDS", 0.01)
   seen, compared = set(), dual.Dual._compared
 
   def noted(self, state, data, test):
@@ -184,9 +178,11 @@ def test_two_networks_are_compared_by_their_averages_after_a_stop_too(tmp_path, 
     return compared(self, state, data, test)
 
   monkeypatch.setattr(dual.Dual, "_compared", noted)
-  config, options = prepared("offline dual", tmp_path / "data", request)
+  config = small_config("dual", checkpoint__seconds=1e9, **FULL | DUAL)
+  options = {"data": arrays}
   alma_jax.run(config, tmp_path / "whole", **options)
   assert len(seen) == 2
   while interrupted(config, tmp_path / "stopped", 0, **options):
     pass
   assert len(seen) == 2
+  assert_same(tmp_path / "whole", tmp_path / "stopped")

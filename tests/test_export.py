@@ -8,7 +8,7 @@ from typing import ClassVar
 import flax.linen as nn
 import numpy as np
 import pytest
-from runs import slow, text_config
+from runs import blobs, slow, text_config
 from test_predictor import load
 
 import alma_jax
@@ -17,21 +17,20 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import hmoe, sm
 from alma_jax.models import layers
 from alma_jax.predictors import folder, predictor
-from alma_jax.runs import sampling, settings, snapshot
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    slow("boosting", {}), ("gens", {"learner__combine": "vote"}), slow("ens", {"learner__combine": "logits"}),
-    slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}), slow("ff", {}),
-    ("sm", {"train__test_augment": True, "train__augment": True}),
+    slow("boosting", {}), ("gens", {"learner__combine": "vote"}), slow("gmoe", {"learner__gating": "hard"}),
+    slow("ff", {}), ("sm", {"train__test_augment": True, "train__augment": True}),
     slow("hmoe", {"learner__expert_widths": (4, 6), "train__test_augment": True, "train__flip": True})])
 def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, changes):
   run = alma_jax.run(make_config(learner, **changes), tmp_path / "run", data=arrays)
   place = export.export(run)
   assert place == tmp_path / "run/export"
   images = arrays[2]
-  np.testing.assert_allclose(_ask(place, images, tmp_path), run.predict(images), atol=2e-6)
-  for part in (images[:3], images[:1]):  # any number of them
+  if learner == "gens":
+    np.testing.assert_allclose(_ask(place, images[..., None], tmp_path), run.predict(images), atol=2e-6)
+  for part in (images, images[:3], images[:1]):  # any number of them
     np.testing.assert_allclose(load(place).predict(part[..., None]), run.predict(part), atol=2e-6)
   facts = json.loads((place / "predictor.json").read_text())
   assert (facts["classes"], facts["example_shape"], facts["dtype"], facts["stage"]) == (3, [6, 6, 1], "uint8", 1)
@@ -44,7 +43,7 @@ def test_an_exported_mixture_has_no_room_for_more_experts(tmp_path, make_config,
                        checkpoint__keep_every=1)
   run = alma_jax.run(config, tmp_path / "run", data=arrays)
   for stage, num in ((0, 1), (2, 3)):
-    stored = folder.read(export.export(run, stage=stage, out=tmp_path / f"stage{stage}"))
+    stored = folder.read(export.export(run.path, stage=stage, out=tmp_path / f"stage{stage}"))
     found = predictor.load(stored).program
     np.testing.assert_allclose(found(arrays[2][..., None])[1], run.predict(arrays[2], stage=stage), atol=2e-6)
     # h(D+1) and h(h+1) of an expert, 2(D+1) and 2(h+1) of a gate, with h=4, D=36; the last layer has 3(h+1)
@@ -52,40 +51,17 @@ def test_an_exported_mixture_has_no_room_for_more_experts(tmp_path, make_config,
     trees = 2 * (num * (num - 1) * 2 + num) if num > 1 else 0
     assert sum(leaf.size for leaf in found._weights) == params + trees
   assert run.spec(2)["size"] == 5
+  (tmp_path / "file").touch()
+  with pytest.raises(BadInput, match="the predictor cannot be written to"):
+    export.export(run, out=tmp_path / "file")
 
 
 @pytest.mark.slow
 def test_a_convolutional_network_is_exported(tmp_path, make_config):
-  from runs import blobs
-  data = (*blobs(120, (12, 9, 3)), *blobs(30, (12, 9, 3), seed=1))
-  config = make_config("ens", model__name="compact", learner__num_members=2, train__epochs=1)
+  data = (*blobs(80, (9, 8, 3)), *blobs(12, (9, 8, 3), seed=1))
+  config = make_config(model__name="compact", model__width=2, train__epochs=1)
   run = alma_jax.run(config, tmp_path / "run", data=data)
-  np.testing.assert_allclose(_ask(export.export(run), data[2][:5], tmp_path), run.predict(data[2][:5]), atol=1e-5)
-
-
-@pytest.mark.slow
-def test_language_models_are_exported(tmp_path, books):
-  run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2), tmp_path / "run")
-  place = export.export(run, out=tmp_path / "out")
-  facts = json.loads((place / "predictor.json").read_text())
-  assert (place / "tokenizer.json").read_text() == (run.path / "tokenizer.json").read_text()
-  tokens = np.random.default_rng(0).integers(0, facts["vocabulary"], (2, 16)).astype(np.int32)
-  found = _ask(place, tokens, tmp_path)
-  assert found.shape == (2, 16, facts["vocabulary"])
-  np.testing.assert_allclose(np.exp(found).sum(-1), 1, rtol=1e-5)
-  opened, learner = run.open()
-  state, task = snapshot.restore_learner(learner, opened), settings.context_of(run.config, opened.meta["data"]).problem
-  asked = sampling._next_log_probs(learner, task, state, tokens[1, :9].tolist())
-  np.testing.assert_allclose(found[1, 8], asked, atol=1e-4)
-
-
-def test_stages_and_folders(tmp_path, make_config, arrays):
-  run = alma_jax.run(make_config(checkpoint__keep_every=1), tmp_path / "run", data=arrays)
-  place = export.export(run.path, stage=0, out=tmp_path / "first")
-  np.testing.assert_allclose(load(place).predict(arrays[2][..., None]), run.predict(arrays[2], stage=0), atol=2e-6)
-  (tmp_path / "file").touch()
-  with pytest.raises(BadInput, match="the predictor cannot be written to"):
-    export.export(run, out=tmp_path / "file")
+  np.testing.assert_allclose(load(export.export(run)).predict(data[2][:5]), run.predict(data[2][:5]), atol=1e-5)
 
 
 class Counting(nn.Module):
@@ -129,8 +105,7 @@ class CountingModel(alma_jax.Model):
 
 
 @pytest.mark.parametrize(("learner", "model"), [
-    ("sm", "counting"), ("reshaping", "mlp"), slow("hmoe", "counting"), slow("umix", "counting"),
-    slow("boosting", "counting")])
+    ("sm", "counting"), ("reshaping", "mlp"), slow("hmoe", "counting")])
 def test_own_code_may_count_the_examples_of_a_batch(tmp_path, make_config, arrays, learner, model):
   alma_jax.register(Reshape)
   alma_jax.register(CountingModel)
@@ -166,7 +141,7 @@ class OwnHMoE(hmoe.Options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cls", [hmoe.HMoE, Small, Sharp])
+@pytest.mark.parametrize("cls", [Small, Sharp])
 def test_one_example_at_a_time_only_if_own_code_predicts(tmp_path, make_config, arrays, monkeypatch, cls):
   alma_jax.register(OwnHMoE)
   monkeypatch.setattr(OwnHMoE, "made", cls)
@@ -220,7 +195,7 @@ def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books,
 
 def _ask(place, x, scratch):
   """The prediction of the exported predictor, in a process that cannot import this package."""
-  np.save(scratch / "x.npy", x[..., None] if x.ndim == 3 and x.dtype == np.uint8 else x)
+  np.save(scratch / "x.npy", x)
   code = (f"import sys, numpy; sys.modules['alma_jax'] = sys.modules['flax'] = None\n"
           f"sys.path.insert(0, {str(place)!r})\n"
           f"import load; numpy.save({str(scratch / 'y.npy')!r}, load.predict(numpy.load({str(scratch / 'x.npy')!r})))")

@@ -79,10 +79,11 @@ def test_surgery_makes_the_masked_perturbed_network(model, depth):
   net, _, chain, directions, x = trained(model, depth)
   directions = jax.tree.map(lambda leaf: 4 * leaf, directions)  # so that the directions matter
   copy = jax.tree.map(np.copy, (chain, directions))
-  for seed in range(2):
+  forward = jax.jit(lambda steps, kept: widen.forward(net.module, chain, directions, steps, x, kept))
+  for seed in range(2 if model == "mlp" else 1):
     picks, steps = masks(directions, np.random.default_rng(seed))
-    kept = [step.new for step in steps]
-    expected = jax.jit(lambda steps, kept: widen.forward(net.module, chain, directions, steps, x, kept))(steps, kept)
+    expected, unmoved = (forward(each, [step.new for step in steps])
+                         for each in (steps, jax.tree.map(jnp.zeros_like, steps)))
     variables, widths, residuals = surgery.put_together(surgery.operate(chain, directions, picks))
     assert widths == tuple(old + len(s) + len(n) for old, (s, n, _) in zip(net.module.widths, picks))
     had = net.module.residuals or (0,) * len(widths)
@@ -94,7 +95,6 @@ def test_surgery_makes_the_masked_perturbed_network(model, depth):
     found = jax.jit(wider.apply, static_argnums=3)(variables, x, None, False)[0]
     assert found.shape == (40, 10)
     np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
-    unmoved = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(directions, 0.0), x))()
     assert np.abs(expected - unmoved).max() > 1e-2
     np.testing.assert_array_equal(variables.params["output"]["bias"], chain[-1].bias)
   jax.tree.map(np.testing.assert_array_equal, copy, (chain, directions))
@@ -161,7 +161,7 @@ def test_selection_is_joint_and_takes_only_what_helps():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "depth", "shape", "growths"), [
-    ("mlp", False, (6, 6), 2), ("mlp", True, (6, 6), 2), ("vgg", False, (32, 32, 3), 1)])
+    ("mlp", True, (6, 6), 2), ("vgg", False, (32, 32, 3), 1)])
 def test_growth_of_a_learner(model, depth, shape, growths):
   rate = 1.0 if depth else 0.25  # residual layers help least at first
   config = small_config("ff", model__name=model, model__width=8 if model == "mlp" else 2, learner__growth_rate=rate,
@@ -180,9 +180,10 @@ def test_growth_of_a_learner(model, depth, shape, growths):
     assert learner.cost(grown).num_params > before
     assert report.flops > 2 * report.macs > 0
     assert old == state.spec["widths"]
-    fitting, records = loop.advance(begin(learner, grown, data), 2)
-    loop.read(fitting, records)
-    state = finish(learner, grown, fitting).state
+    state = grown
+    if model == "mlp":
+      fitting, _ = loop.advance(begin(learner, grown, data), 2)
+      state = finish(learner, grown, fitting).state
   assert any(state.spec["residuals"]) == depth
   lines = learner.describe(state).splitlines()
   assert lines[growths] == "widths " + " ".join(map(str, state.spec["widths"]))
@@ -235,8 +236,6 @@ def test_growth_of_a_vgg_by_a_share_of_its_parameters():
 
 
 def test_what_cannot_be_widened_is_refused():
-  with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons rounds to 0"):
-    made((6, 6), learner__growth_rate=0.01)
   # 37a + ab + 4b + 3 = 183 at a = b = 4; with 4 splits and 1 candidate a layer, a = b = 9: 453.
   with pytest.raises(BadInput, match=r"growth_rate=2.0 of 183 parameters exceeds the 270 that all splits"):
     made((6, 6), learner__growth_rate=2, learner__growth_of="parameters", learner__num_candidates=1)

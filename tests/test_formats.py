@@ -39,12 +39,6 @@ def said(capsys, *args):
   return code, out, err
 
 
-def test_an_old_run_is_not_read(old):
-  with pytest.raises(alma_jax.BadInput) as refused:
-    alma_jax.load_run(old / "runs/old")
-  assert str(refused.value) == REFUSAL.format(old / "runs/old")
-
-
 def test_an_old_run_does_not_go_on_and_can_be_overwritten(tmp_path):
   alma_jax.run(config(), tmp_path)
   change(tmp_path / "config.json", format=None, alma_jax_version="0.1")

@@ -135,8 +135,7 @@ def test_shards_partition_and_experts_predict_for_their_own():
   np.testing.assert_allclose(part, joint[data.val], atol=1e-6)
 
 
-@pytest.mark.parametrize("num", [1, 5, 100])
-@pytest.mark.parametrize("block", [1, 4])
+@pytest.mark.parametrize(("num", "block"), [(1, 4), (5, 1), (100, 4)])
 def test_rows_are_computed_by_their_member_alone(num, block):
   """B rows in M groups, each filled up to a whole number of blocks."""
   num_members, computed = 4, []

@@ -184,8 +184,6 @@ BAD = {
                         "it has 1 example that cannot be read, cat/x.png (no image); repair", True),
     "images and tables": (folder(GREY, NAMED, {"a.parquet": b"no"}), "it holds both images and files such as", True),
     "no images in a folder": (folder([], [], {"cat/x.txt": b"no"}), "not read (1 .txt)", False),
-    "several depths": (folder(GREY, NAMED, {"cat/more/x.png": png(GREY[0])}), "at different depths", False),
-    "an unclear level": (folder(GREY, [f"{name}/{i % 2}" for i, name in enumerate(NAMED)]), "it is unclear", False),
     "no labels": (npz(x=GREY), "it has no array label, labels, y or class; its arrays are x; choose it with", False),
     "two kinds of labels": (npz(x=GREY, a_label=Y, b_label=Y),
                             "it has the arrays a_label and b_label, and any of them may be the label", False),

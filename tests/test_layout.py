@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 
-import pytest
 from reports import write_run
 from runs import ROOT
 
@@ -59,22 +58,17 @@ def loaded(*lines):
   return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("module", ["alma_jax", "alma_jax.config", "alma_jax.cli"])
-def test_imports_without_numpy(module):
-  assert loaded(f"import {module}") == []
+def test_imports_and_help_come_without_numpy():
+  assert loaded("import alma_jax, alma_jax.config", "from alma_jax import cli", "assert cli.main(['--help']) == 0",
+                "assert cli.main(['run', '--help']) == 0") == []
 
 
-@pytest.mark.parametrize("args", [["--help"], ["run", "--help"]])
-def test_help_comes_without_numpy(args):
-  assert loaded("from alma_jax import cli", f"assert cli.main({args}) == 0") == []
-
-
-@pytest.mark.parametrize("args", [["status", "."], ["compare", "sm", "ens"], ["report", "."]])
-def test_finished_runs_are_shown_without_jax(tmp_path, args):
+def test_finished_runs_are_shown_without_jax(tmp_path):
   for learner in ("sm", "ens"):
     write_run(tmp_path / learner, [0.5, 0.4], learner)
   assert loaded("import os", "from alma_jax import cli", f"os.chdir({str(tmp_path)!r})",
-                f"assert cli.main({args}) == 0") == ["numpy"]
+                *(f"assert cli.main({args}) == 0" for args in (["status", "."], ["compare", "sm", "ens"],
+                                                               ["report", "."]))) == ["numpy"]
 
 
 def test_every_package_says_what_it_is():
@@ -99,7 +93,6 @@ def test_the_page_of_the_architecture_is_true():
       assert any(re.search(rf"^class {first}\b", text, re.MULTILINE) and method in text for text in code), name
 
 
-@pytest.mark.parametrize("folder", ["slow", "studies"])
-def test_files_of_slow_folders_are_marked(folder):
-  for path in (ROOT / "tests" / folder).glob("test_*.py"):
+def test_files_of_slow_folders_are_marked():
+  for path in (ROOT / "tests").glob("s*/test_*.py"):
     assert re.search(r"^pytestmark = .*pytest\.mark\.slow", path.read_text(), re.MULTILINE), path

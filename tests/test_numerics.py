@@ -23,9 +23,9 @@ def train_config(**changes):
 
 
 def steps(optimizer, params, grads):
-  state = optimizer.init(params)
+  state, update = optimizer.init(params), jax.jit(optimizer.update)
   for grad in grads:
-    updates, state = optimizer.update(grad, state, params)
+    updates, state = update(grad, state, params)
     params = optax.apply_updates(params, updates)
   return params
 
@@ -94,11 +94,10 @@ def test_muon_moves_each_matrix_by_an_orthogonal_one_and_the_rest_as_nadam():
     assert values.min() > 0.6
     assert values.max() < 1.3
     np.testing.assert_allclose(moved[name]["bias"], adam[name]["bias"], rtol=1e-6)
-  # Each expert has the update that it would have alone.
-  for i in range(2):
-    alone = {"experts": {"kernel": grads["experts"]["kernel"][i]}}
-    one = steps(optimizers.of(train), jax.tree.map(jnp.zeros_like, alone), [alone])
-    np.testing.assert_allclose(moved["experts"]["kernel"][i], one["experts"]["kernel"], atol=1e-6)
+  # An expert has the update that it would have alone.
+  alone = {"experts": {"kernel": grads["experts"]["kernel"][1]}}
+  one = steps(optimizers.of(train), jax.tree.map(jnp.zeros_like, alone), [alone])
+  np.testing.assert_allclose(moved["experts"]["kernel"][1], one["experts"]["kernel"], atol=1e-6)
   for path in (("output", "kernel"), ("hidden0", "gate_kernel")):
     np.testing.assert_allclose(moved[path[0]][path[1]], adam[path[0]][path[1]], rtol=1e-6)
 
@@ -132,35 +131,34 @@ def test_operations_of_an_update_count():
   assert optimizers.flops(adam, network, (1, 6, 6)) == cost.training_flops(network, (1, 6, 6))
 
 
-def test_augmentation_is_a_shifted_window_possibly_flipped():
-  x = jax.random.normal(jax.random.key(0), (64, 8, 8, 3))
-  y = np.asarray(classification.flip_and_crop(jax.random.key(1), x, 0, 64, 4, True, constant_values=-1.9))
-  padded = np.pad(x, ((0, 0), (4, 4), (4, 4), (0, 0)), constant_values=classification.BLACK)
-  found = set()
-  for image, wide in zip(y, padded):
-    match = [(i, j, f) for i in range(9) for j in range(9) for f in (False, True)
-             if np.array_equal(image, wide[i:i + 8, j:j + 8][:, ::-1] if f else wide[i:i + 8, j:j + 8])]
+def windows(images, padded, margin):
+  """{(row, column, flipped)} of the windows of padded images that the images are, one each."""
+  found, side = set(), images.shape[1]
+  for image, wide in zip(np.asarray(images), padded):
+    match = [(i, j, f) for i in range(2 * margin + 1) for j in range(2 * margin + 1) for f in (False, True)
+             if np.array_equal(image, wide[i:i + side, j:j + side][:, ::-1] if f else wide[i:i + side, j:j + side])]
     assert len(match) == 1
     found.add(match[0])
+  return found
+
+
+def test_augmentation_is_a_shifted_window_possibly_flipped():
+  x = jax.random.normal(jax.random.key(0), (64, 8, 8, 3))
+  y = classification.flip_and_crop(jax.random.key(1), x, 0, 64, 4, True, constant_values=-1.9)
+  found = windows(y, np.pad(x, ((0, 0), (4, 4), (4, 4), (0, 0)), constant_values=classification.BLACK), 4)
   assert {f for _, _, f in found} == {False, True}
   assert len(found) > 40  # of 162 equally likely ones
   assert max(i for i, _, _ in found) == 8
   assert min(j for _, j, _ in found) == 0
 
 
-@pytest.mark.parametrize(("side", "shift", "moved", "flips"), [(28, 2, 2, True), (28, 9, 2, False), (13, 2, 0, True)])
+@pytest.mark.parametrize(("side", "shift", "moved", "flips"), [(28, 9, 2, False), (13, 2, 0, True)])
 def test_shifts_mirror_the_edges_and_are_small_for_small_images(side, shift, moved, flips):
   x = np.random.default_rng(0).normal(size=(64, side, side, 1)).astype(np.float32)
   problem = classification.Classification(2, False, shift=shift, flip=flips)
   pool = classification.Pool(x, np.zeros(64, int), np.zeros(1, np.float32), np.ones(1, np.float32))
   y = problem.train_inputs(pool, problem.take(pool, jnp.arange(64)), jax.random.key(1), 0, 64)
-  wide = np.pad(x, ((0, 0), (moved, moved), (moved, moved), (0, 0)), mode="reflect")
-  found = set()
-  for image, around in zip(np.asarray(y), wide):
-    match = [(i, j, f) for i in range(2 * moved + 1) for j in range(2 * moved + 1) for f in (False, True)
-             if np.allclose(image, around[i:i + side, j:j + side][:, ::-1] if f else around[i:i + side, j:j + side])]
-    assert len(match) == 1
-    found.add(match[0])
+  found = windows(y, np.pad(x, ((0, 0), (moved, moved), (moved, moved), (0, 0)), mode="reflect"), moved)
   assert {f for *_, f in found} == ({False, True} if flips else {False})
   assert {i for i, *_ in found} == {j for _, j, _ in found} == set(range(2 * moved + 1))
 
@@ -173,8 +171,8 @@ class Linear:
 
 
 @pytest.mark.parametrize(("side", "fields", "far", "flips"), [
-    (28, {"shift": 2, "flip": True}, 1, True), (56, {"shift": 4}, 2, False), (13, {"shift": 2, "flip": True}, 0, True),
-    (8, {"augment": True}, 2, True), (13, {"shift": 2}, 0, False)])
+    (28, {"shift": 2, "flip": True}, 1, True), (56, {"shift": 4}, 2, False), (8, {"augment": True}, 2, True),
+    (13, {"shift": 2}, 0, False)])
 def test_a_prediction_averages_the_logits_of_two_views(side, fields, far, flips):
   rng = np.random.default_rng(0)
   x, matrix = (rng.normal(size=size).astype(np.float32) for size in ((5, side, side, 1), (side * side, 3)))
@@ -192,8 +190,9 @@ def test_a_prediction_averages_the_logits_of_two_views(side, fields, far, flips)
 
 def test_augmentation_does_not_depend_on_how_a_batch_is_split():
   x = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
-  whole = classification.flip_and_crop(jax.random.key(1), x, 0, 12, 4, True)
-  parts = [classification.flip_and_crop(jax.random.key(1), x[i:i + 3], i, 12, 4, True) for i in range(0, 12, 3)]
+  crop = jax.jit(classification.flip_and_crop, static_argnums=(3, 4, 5))
+  whole = crop(jax.random.key(1), x, 0, 12, 4, True)
+  parts = [crop(jax.random.key(1), x[i:i + 3], i, 12, 4, True) for i in range(0, 12, 3)]
   np.testing.assert_array_equal(whole, np.concatenate(parts))
 
 
@@ -291,14 +290,6 @@ def test_counter_knows_groups_of_a_convolution():
   assert cost.count(conv, jnp.ones((1, 5, 5, 4)), jnp.ones((3, 3, 2, 6))) == 25 * 6 * 9 * 2
 
 
-def test_training_flops_of_an_mlp():
-  from alma_jax import models
-  from alma_jax.models import mlp
-  network = models.build(mlp.Model("mlp", 8), 3, (5,), "float32", None)
-  # Forward, weight gradient and, but for the first layer, input gradient.
-  assert cost.training_flops(network, (1, 5)) == 2 * (3 * (5 * 8 + 8 * 8 + 8 * 3) - 5 * 8)
-
-
 COST = Cost(num_params=10, fwd_macs=7, train_flops=40, predict_macs=3)
 
 
@@ -317,11 +308,6 @@ def test_metrics_of_a_constant_learner():
   assert "cer_from_zero" not in summary  # nothing was measured before the first update
 
 
-def test_cer_from_zero_counts_the_untrained_learner():
-  lines = [entry(1, 0.5) | {"untrained_error": 0.75}, entry(2, 0.25)]
-  assert metrics.summarize(lines, initial_params=10)["cer_from_zero"] == 0.75 + 0.5 + 0.25
-
-
 def test_one_stage_at_the_end():
   lines = []
   for t in range(1, 5):
@@ -332,12 +318,8 @@ def test_one_stage_at_the_end():
   assert summary["cumulative_params"] == 5 * 10 + 12
   assert summary["cumulative_train_flops"] == 40
   assert [line["stage"] for line in lines] == [None] * 4 + [0]
-
-
-def test_waiting_repeats_the_last_error():
-  line = metrics.waiting("error", 6, entry(5, 0.2), 0.9, COST)
-  assert line["error"] == 0.2
-  assert (line["num_params"], line["predict_macs"]) == (10, 3)
+  line = metrics.waiting("error", 6, lines[-1], 0.9, COST)
+  assert (line["error"], line["num_params"], line["predict_macs"]) == (0.2, 10, 3)
   assert (line["updated"], line["fwd_macs"], line["train_flops"], line["stage"]) == (False, 0, 0, 0)
 
 

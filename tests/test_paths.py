@@ -21,7 +21,6 @@ from alma_jax.store.record import Record
 from alma_jax.training import loop
 
 FROZEN = ("independent", "finetune", "new_head", "oracle", "select", "mntdp")
-LEARNERS = (*FROZEN, "replay")
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +42,32 @@ def graph(folder):
 
 
 def accuracies(folder):
-  return [json.loads(line)["accuracies"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+  return [line["accuracies"] for line in lines(folder, "metrics.jsonl")]
+
+
+# What tasks 2 to 5 start from. Those of "select" and "mntdp" depend on what they find.
+ORIGINS = {"independent": [None] * 4, "finetune": [0, 1, 2, 3], "new_head": [0] * 4}
+# How much each task has tried. mntdp may reuse a path whole for tasks 3 to 5, whose classes earlier tasks have.
+TRIED = {"oracle": [1, 2, 3, 4, 5], "mntdp": [1, 3, 4, 4, 4]}
+
+
+def assert_acyclic(tasks, modules, parts):
+  assert (tasks[0]["origin"], tasks[0]["path"]) == (None, [0, 1, 2])
+  for t, task in enumerate(tasks):
+    assert task["origin"] is None or task["origin"] < t
+    assert all(modules[module]["task"] <= t for module in task["path"])
+    assert [modules[module]["part"] for module in task["path"]] == parts
 
 
 @pytest.mark.parametrize("learner", FROZEN)
-def test_nothing_is_forgotten(finished, learner):
+def test_nothing_is_forgotten_and_the_best_is_kept(finished, learner):
   """The accuracies after the last task are measured anew, and equal those after each task to the bit.
 
   The first task, which the fifth is again, is predicted as that one; both have the same test images.
   """
-  rows, summary = accuracies(finished(learner)), alma_jax.load_run(finished(learner)).summary
+  run, made, found = (make(finished(learner)) for make in (
+      alma_jax.load_run, lambda folder: lines(folder, "metrics.jsonl"), graph))
+  rows, summary = [line["accuracies"] for line in made], run.summary
   assert [len(row) for row in rows] == [1, 2, 3, 4, 5]
   assert rows[-1][1:] == [row[-1] for row in rows[1:]]
   assert rows[-1][0] == rows[-1][4]
@@ -61,42 +76,47 @@ def test_nothing_is_forgotten(finished, learner):
   assert summary["average_accuracy"] == pytest.approx(np.mean(rows[-1]))
   assert summary["cumulative_error"] == pytest.approx(1 - np.mean([row[-1] for row in rows]))
   assert summary["cumulative_error"] < 0.5  # four of five labels guessed would be 0.8
-
-
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_the_graph_is_acyclic_and_task_1_from_scratch(finished, learner):
-  found = graph(finished(learner))
-  assert found["tasks"][0]["origin"] is None
-  assert found["tasks"][0]["path"] == [0, 1, 2]
-  for t, task in enumerate(found["tasks"]):
-    assert task["origin"] is None or task["origin"] < t
-    assert all(found["modules"][module]["task"] <= t for module in task["path"])
-    assert [found["modules"][module]["part"] for module in task["path"]] == found["parts"]
-
-
-@pytest.mark.parametrize("learner", ["select", "mntdp"])
-def test_old_networks_stay_the_same_to_the_bit(finished, learner):
-  """The network of task 2 answers for images that it has never seen as it did when it was trained."""
-  run = alma_jax.load_run(finished(learner))
-  x = np.random.default_rng(0).integers(256, size=(9, 8, 8, 1), dtype=np.uint8)
+  assert_acyclic(**found)
+  origins = [task["origin"] for task in found["tasks"][1:]]
+  assert origins == ORIGINS.get(learner, origins)
+  if learner == "new_head":
+    assert [task["path"][:2] for task in found["tasks"]] == [[0, 1]] * 5
+  assert all(line["errors"][line["best"]] == min(line["errors"]) == line["val_error"] for line in made)
+  assert [len(line["errors"]) for line in made] == TRIED.get(learner, [1] * 5)
+  # Every candidate is trained with both weight decays; the costs of a search are added.
+  macs = (64 + 8) * 8 + 8 * 5
+  if learner == "select":
+    assert [line["growth_macs"] > 0 for line in made] == [False, True, True, True, True]
+  for t, line in enumerate(made if learner in ("independent", "oracle") else []):
+    epochs = {(entry["candidate"], entry["epoch"]) for entry in run.train if entry["stage"] == t}
+    assert {candidate for candidate, _ in epochs} == set(range(len(line["errors"])))
+    assert line["fwd_macs"] == 2 * 300 * macs * len(epochs)
+  if learner == "independent":
+    assert (summary["num_modules"], summary["memory"]) == (15, 5 * (macs + 2 * 8 + 5))
+  if learner == "mntdp":
+    assert summary["num_modules"] < 15
+    assert summary["memory"] < 5 * (macs + 2 * 8 + 5)
+  x = np.random.default_rng(0).integers(256, size=(9, 8, 8, 1), dtype=np.uint8)  # the network has never seen these
   np.testing.assert_array_equal(run.predict(x, task=2), run.predict(x, stage=1, task=2))
 
 
 def test_replay_keeps_one_body_and_all_heads(finished):
   """Each task is measured anew after every later one. The first layer of 64x8, the second of 8x8, a head of 8x5."""
-  rows, found = accuracies(finished("replay")), graph(finished("replay"))
+  made, found = lines(finished("replay"), "metrics.jsonl"), graph(finished("replay"))
+  assert_acyclic(**found)
+  rows = [line["accuracies"] for line in made]
   assert [len(row) for row in rows] == [1, 2, 3, 4, 5]
   assert any(rows[-1][i] != rows[i][i] for i in range(4))  # the body has changed
   assert min(rows[-1]) > 0.5  # of the first task, too: guessing is 0.2
   assert [task["path"] for task in found["tasks"]] == [[0, 1, 2 + t] for t in range(5)]
-  lines = [json.loads(line) for line in (finished("replay") / "metrics.jsonl").read_text().splitlines()]
   body, head = (64 * 8 + 8) + (8 * 8 + 8), 8 * 5 + 5
-  assert [line["num_params"] for line in lines] == [body + t * head for t in range(1, 6)]
-  assert lines[0]["fwd_macs"] == 2 * 60 * 30 * ((64 + 8) * 8 + 8 * 5)  # 60 steps of 30 examples: 300 in passes of 10
-  assert lines[4]["prequential_error"] is None
+  assert [line["num_params"] for line in made] == [body + t * head for t in range(1, 6)]
+  assert made[0]["fwd_macs"] == 2 * 60 * 30 * ((64 + 8) * 8 + 8 * 5)  # 60 steps of 30 examples: 300 in passes of 10
+  assert made[4]["prequential_error"] is None
 
 
-@pytest.mark.parametrize("learner", ["mntdp", slow("select"), slow("replay")])
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["mntdp", "replay"])
 def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
   """A third task with ten classes changes neither results nor costs of the first two, which have four."""
   classes = {2: [[0, 1, 2, 3], [4, 5, 6, 7]]}
@@ -132,16 +152,10 @@ def test_replay_draws_evenly_over_tasks(tmp_path):
   np.testing.assert_allclose([probability[:20].sum(), probability[20:].sum()], [0.5, 0.5])
 
 
-def test_what_the_simple_learners_start_from(finished):
-  origins = {learner: [task["origin"] for task in graph(finished(learner))["tasks"]] for learner in LEARNERS}
-  assert origins["independent"] == [None] * 5
-  assert origins["finetune"] == [None, 0, 1, 2, 3]
-  assert origins["new_head"] == [None, 0, 0, 0, 0]
-  assert [task["path"][:2] for task in graph(finished("new_head"))["tasks"]] == [[0, 1]] * 5
-
-
 TWINS = """
 import numpy as np
+
+ROWS = 0, 7
 
 def get_tasks(seed):
   def images(row, num, part):
@@ -157,10 +171,10 @@ def get_tasks(seed):
 """
 
 
-@pytest.mark.parametrize(("learner", "rows"), [("mntdp", "0, 7"), slow("mntdp", "7, 0"), slow("select", "0, 7")])
-def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, learner, rows):
+@pytest.mark.parametrize("learner", ["mntdp", slow("select")])
+def test_a_task_that_returns_picks_its_twin(tmp_path, learner):
   """One row decides; in features for another row it drowns in noise. Of equal errors the reused path wins."""
-  (tmp_path / "twins.py").write_text(f"ROWS = {rows}\n{TWINS}")
+  (tmp_path / "twins.py").write_text(TWINS)
   config = task_config(learner, dataset__name=f"tasks:{tmp_path / 'twins.py'}", stream__num_megabatches=0)
   alma_jax.run(config, tmp_path / "run")
   assert min(accuracies(tmp_path / "run")[-1]) >= 0.95
@@ -172,7 +186,7 @@ def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, lear
 @pytest.mark.parametrize("learner", ["select", slow("replay")])
 def test_a_task_that_returns_is_predicted_with_its_newest_state(tmp_path, learner):
   """The third task returns to the first one with other images."""
-  (tmp_path / "twins.py").write_text("ROWS = 0, 7\n" + TWINS.replace(
+  (tmp_path / "twins.py").write_text(TWINS.replace(
       "return [", "tasks = [").replace('"one row again", ROWS[0])]', '"one row again", 1)]\n'
       '  return [*tasks[:2], tasks[2] | {"returns": "one row"}]'))
   config = task_config(learner, dataset__name=f"tasks:{tmp_path / 'twins.py'}", stream__num_megabatches=0,
@@ -207,22 +221,6 @@ def test_visits_of_tasks_that_return():
   assert [sequence.visits(tasks[:num])[0][-1] for num in range(1, 7)] == [0, 0, 2, 2, 2, 5]
 
 
-def test_mntdp_stores_fewer_modules(finished):
-  summaries = {learner: alma_jax.load_run(finished(learner)).summary for learner in ("independent", "mntdp")}
-  assert summaries["independent"]["num_modules"] == 15
-  assert summaries["mntdp"]["num_modules"] < 15
-  assert summaries["mntdp"]["memory"] < summaries["independent"]["memory"]
-
-
-@pytest.mark.parametrize("learner", FROZEN)
-def test_the_best_of_what_was_tried_is_kept(finished, learner):
-  """mntdp may reuse a path whole for tasks 3 to 5, whose classes earlier tasks have."""
-  made = lines(finished(learner), "metrics.jsonl")
-  assert all(line["errors"][line["best"]] == min(line["errors"]) == line["val_error"] for line in made)
-  tried = {"oracle": [1, 2, 3, 4, 5], "mntdp": [1, 3, 4, 4, 4]}
-  assert [len(line["errors"]) for line in made] == tried.get(learner, [1] * 5)
-
-
 def test_compared_runs_are_of_tasks(finished, tmp_path):
   first, second = (Record(finished(learner)) for learner in ("independent", "mntdp"))
   assert board.shown(view.current(first))["unit"] == "tasks"
@@ -235,35 +233,18 @@ def test_compared_runs_are_of_tasks(finished, tmp_path):
     pair.text(first, Record(tmp_path / "other"))
 
 
-def test_costs_add_up(finished):
-  """Every candidate is trained with both weight decays; the costs of a search are added."""
-  lines = {learner: [json.loads(line) for line in (finished(learner) / "metrics.jsonl").read_text().splitlines()]
-           for learner in ("independent", "oracle", "select")}
-  for line in lines["independent"]:
-    macs = (64 + 8) * 8 + 8 * 5
-    epochs = len({entry["epoch"] for entry in alma_jax.load_run(finished("independent")).train
-                  if entry["stage"] == line["stage"]})
-    assert line["fwd_macs"] == 2 * 300 * macs * epochs
-  assert [line["growth_macs"] > 0 for line in lines["select"]] == [False, True, True, True, True]
-  train = alma_jax.load_run(finished("oracle")).train
-  for t, line in enumerate(lines["oracle"]):
-    epochs = [(entry["candidate"], entry["epoch"]) for entry in train if entry["stage"] == t]
-    assert {candidate for candidate, _ in epochs} == set(range(t + 1))
-    assert line["fwd_macs"] == 2 * 300 * macs * len(epochs)
-
-
+@pytest.mark.slow
 def test_reinforce_finds_the_path_that_returns_and_counts_its_steps(tmp_path):
   """Features of another row drown in noise: the search should prefer those of the first row for the third task."""
-  (tmp_path / "twins.py").write_text(f"ROWS = 0, 7\n{TWINS}")
+  (tmp_path / "twins.py").write_text(TWINS)
   config = task_config("mntdp", dataset__name=f"tasks:{tmp_path / 'twins.py'}", stream__num_megabatches=0,
                        learner__search="reinforce", learner__search_steps=150)
-  alma_jax.run(config, tmp_path / "run")
-  assert min(accuracies(tmp_path / "run")[-1]) >= 0.95
-  lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-  assert [len(line["errors"]) for line in lines] == [1, 2, 2]  # one candidate instead of three, and a path as a whole
-  assert [len(line.get("probabilities", [])) for line in lines] == [0, 3, 3]
+  made = alma_jax.run(config, tmp_path / "run").lines
+  assert min(made[-1]["accuracies"]) >= 0.95
+  assert [len(line["errors"]) for line in made] == [1, 2, 2]  # one candidate instead of three, and a path as a whole
+  assert [len(line.get("probabilities", [])) for line in made] == [0, 3, 3]
   whole = (64 + 8) * 8 + 8 * 2
-  for line in lines[1:]:
+  for line in made[1:]:
     assert sum(line["probabilities"]) == pytest.approx(1)
     assert line["growth_macs"] > 150 * 2 * 32 * whole  # a step trains one candidate, and judges at least one
     assert line["growth_macs"] <= 150 * 4 * 32 * whole + 2 * 400 * whole + 2 * 300 * 100 * 8  # at most all three
@@ -368,14 +349,13 @@ def root(tmp_path_factory):
 def test_a_pretrained_root_competes(tmp_path, root, learner):
   """It knows all digits, and its features are better than random ones; so do those of another run of tasks."""
   config = task_config(learner, stream__num_megabatches=2, learner__root=str(root), train__epochs=2)
-  alma_jax.run(config, tmp_path / "run")
+  run = alma_jax.run(config, tmp_path / "run")
   tasks = graph(tmp_path / "run")["tasks"]
   assert tasks[0]["origin"] is None
   assert tasks[0]["root"]
   assert json.loads((tmp_path / "run/config.json").read_text())["root_sha256"]
-  lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
   tried = "scores" if learner == "select" else "errors"
-  assert [len(line[tried]) for line in lines] == [2, 3]  # the root and a fresh network, and the first task's
+  assert [len(line[tried]) for line in run.lines] == [2, 3]  # the root and a fresh network, and the first task's
 
 
 def test_what_is_no_root(tmp_path, root, finished):
@@ -399,16 +379,15 @@ def test_what_is_no_root(tmp_path, root, finished):
 def test_lca_is_the_mean_accuracy_of_the_first_steps(tmp_path, learner):
   """With as many steps as the training has, the last one is the network that is kept."""
   changes = dict(stream__num_megabatches=2, train__epochs=1, train__batch_size=300, train__weight_decay=(0.0, 1.0))
-  runs = {}
-  for steps in (1, 2):
-    steps_of = dict(train__steps=1) if learner == "replay" else {}
-    alma_jax.run(task_config(learner, log__lca=steps, **changes | steps_of), tmp_path / str(steps))
-    runs[steps] = [json.loads(line) for line in (tmp_path / str(steps) / "metrics.jsonl").read_text().splitlines()]
-  for one, two in zip(runs[1], runs[2]):  # a0, then a1 = the accuracy of the task; there is no step behind it
+  if learner == "replay":
+    changes["train__steps"] = 1
+  first, second = (alma_jax.run(task_config(learner, log__lca=steps, **changes), tmp_path / str(steps))
+                   for steps in (1, 2))
+  for one, two in zip(first.lines, second.lines):  # a0, then a1 = the accuracy of the task; there is no step behind it
     last = one["accuracies"][-1]
     assert 3 * two["lca"] - 2 * one["lca"] == pytest.approx(last)
     assert one["lca"] != last
-  assert alma_jax.load_run(tmp_path / "1").summary["lca"] == pytest.approx(np.mean([line["lca"] for line in runs[1]]))
+  assert first.summary["lca"] == pytest.approx(np.mean([line["lca"] for line in first.lines]))
 
 
 def test_random_pairs(tmp_path):

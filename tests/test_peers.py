@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 import time
+import types
 
 import pytest
 from runs import Closed, small_config
@@ -141,15 +142,9 @@ def test_a_live_stream_is_refused_before_compute(tmp_path, monkeypatch):
   assert not (tmp_path / "run").exists()
 
 
-def test_a_difference_is_named_with_its_processes(monkeypatch, ended):
-  monkeypatch.setattr(peers, "_channel", None)
+def test_a_difference_is_named_with_its_processes(monkeypatch):
   values = [{"rate": 1.0, "same": 1}, {"rate": 0.05, "same": 1}, {"rate": 1.0, "same": 1}]
-
-  class Gathered:
-    def gather(self, what, facts):
-      return values
-
-  monkeypatch.setattr(peers, "_channel", Gathered())
+  monkeypatch.setattr(peers, "_channel", types.SimpleNamespace(gather=lambda what, facts: values))
   with pytest.raises(BadInput, match=r"differ in settings: rate is 1.0 in processes 0, 2 and 0.05 in process 1\.$"):
     peers.compare("settings", values[0])
   values[1] = values[0]
@@ -166,9 +161,7 @@ def test_the_end_of_a_process_is_noticed(ended, capfd, leaving):
         link._connection.shutdown(socket.SHUT_RDWR)
       channel._left = True
     else:
-      deadline = time.monotonic() + 10
-      while not ended and time.monotonic() < deadline:
-        time.sleep(0.01)
+      until(lambda: ended)
       channel._left = True
 
   together(3, work)
@@ -227,13 +220,11 @@ def hello(port, number, num):
 
 
 def _connected(port):
-  deadline = time.monotonic() + 10
-  while True:
-    try:
+  for _ in range(1000):
+    with contextlib.suppress(OSError):
       return socket.create_connection(("127.0.0.1", port))
-    except OSError:
-      assert time.monotonic() < deadline
-      time.sleep(0.01)
+    time.sleep(0.01)
+  raise AssertionError("nobody listens")
 
 
 def until(condition):

@@ -80,7 +80,7 @@ def test_neighbours_with_equal_errors_all_decide():
   rng = np.random.default_rng(0)
   own, sizes = np.repeat(range(12), 4), []
   for rate in (0.05, 0.3, 0.5, 0.95):
-    wrong = rng.random((50, 48)) < rate
+    wrong = rng.random((20, 48)) < rate
     sizes += [len(dual.window(each, own, i, 3)) for each in wrong for i in range(12)]
   assert np.mean(np.array(sizes) == 28) > 0.95
 
@@ -123,16 +123,26 @@ def changed_run(folder, learner="dual", policy="agreement", switch=lambda t: t >
   return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_old_mega_batches_that_contradict_the_new_ones_are_left_out(tmp_path):
-  lines = changed_run(tmp_path)
-  weights = [line.get("memory_weights") for line in lines]
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+  """The lines of two networks on labels that change at the fifth mega-batch."""
+  return changed_run(tmp_path_factory.mktemp("usual"))
+
+
+@pytest.fixture(scope="module")
+def uniform(tmp_path_factory):
+  """The lines of one network with all old data."""
+  return changed_run(tmp_path_factory.mktemp("uniform"), "sm", "uniform")
+
+
+def test_old_mega_batches_that_contradict_the_new_ones_are_left_out(usual, uniform):
+  weights = [line.get("memory_weights") for line in usual]
   assert weights[0] is None  # there is nothing old
   assert all(min(now) > 0.5 for now in weights[1:4])
   for now in weights[4:]:
     assert max(now[:4]) < 0.1  # labels before the change
     assert min(now[4:], default=1) > 0.5
-  assert lines[-1]["prequential_error"] < 0.1
-  uniform = changed_run(tmp_path / "uniform", "sm", "uniform")
+  assert usual[-1]["prequential_error"] < 0.1
   assert uniform[-1]["prequential_error"] > 0.3
 
 
@@ -144,12 +154,11 @@ def test_old_mega_batches_come_back_when_they_are_true_again(tmp_path):
   assert max(back[3:6]) < 0.1
 
 
-def test_a_change_is_noticed_and_both_networks_follow(tmp_path):
-  lines = changed_run(tmp_path)
-  assert [line["t"] for line in lines if line["changed"]] == [5]
-  assert [line["t"] for line in lines if line["slow_from_fast"]] == [5]
-  assert {line["fast_from"] for line in lines} == {"fast"}  # the inputs are those that it knows
-  assert lines[5]["prequential_error"] < 0.1  # one mega-batch after the change
+def test_a_change_is_noticed_and_both_networks_follow(usual):
+  assert [line["t"] for line in usual if line["changed"]] == [5]
+  assert [line["t"] for line in usual if line["slow_from_fast"]] == [5]
+  assert {line["fast_from"] for line in usual} == {"fast"}  # the inputs are those that it knows
+  assert usual[5]["prequential_error"] < 0.1  # one mega-batch after the change
 
 
 def test_with_new_inputs_the_fast_network_starts_afresh_and_old_inputs_become_few(tmp_path):
@@ -175,7 +184,8 @@ def test_the_fast_network_goes_on_from_the_slow_one_where_old_inputs_return(tmp_
   assert lines[3]["prequential_error"] < 0.1
 
 
-def test_the_fast_network_forgets_what_was_before_a_change(tmp_path, monkeypatch):
+def test_the_fast_network_forgets_what_was_before_a_change(tmp_path, monkeypatch, uniform):
+  """The two networks share the steps of a stage, and spans are few."""
   seen, shares = [], []
   fast_data = dual.Dual._fast_data
 
@@ -186,9 +196,13 @@ def test_the_fast_network_forgets_what_was_before_a_change(tmp_path, monkeypatch
     return made
 
   monkeypatch.setattr(dual.Dual, "_fast_data", noted)
-  changed_run(tmp_path, learner__recent=2)
+  monkeypatch.setattr(dual, "SPANS", 2)
+  lines = changed_run(tmp_path, learner__recent=2, learner__fast_share=0.25)
   assert seen == [[], [1], [1, 2], [2, 3], [], [5], [5, 6], [6, 7]]
   assert shares == pytest.approx([0, 0.5, 0.5, 0.5, 0, 0.5, 0.5, 0.5], abs=0.04)  # never more
+  assert (lines[-1]["memory_span"], len(lines[-1]["memory_weights"])) == (4, 2)
+  for line, alone in zip(lines, uniform):
+    assert line["fwd_macs"] == pytest.approx(alone["fwd_macs"], rel=0.05)
 
 
 def test_one_error_of_one_example_is_no_change():
@@ -206,42 +220,22 @@ def test_a_network_surpasses_another_where_only_the_other_errs():
   assert not dual.surpasses(np.zeros(0, bool), np.zeros(0, bool))
 
 
-def test_the_two_networks_share_the_steps_of_a_stage(tmp_path):
-  lines = changed_run(tmp_path, learner__fast_share=0.25)
-  one = changed_run(tmp_path / "one", "sm", "uniform")
-  for line, alone in zip(lines, one):
-    assert line["fwd_macs"] == pytest.approx(alone["fwd_macs"], rel=0.05)
-
-
-def test_spans_are_few(tmp_path, monkeypatch):
-  monkeypatch.setattr(dual, "SPANS", 2)
-  last = changed_run(tmp_path)[-1]
-  assert last["memory_span"] == 4
-  assert len(last["memory_weights"]) == 2
-
-
-def test_few_new_examples_suffice(tmp_path, monkeypatch):
-  monkeypatch.setitem(globals(), "SIZE", 40)  # of which 5 test the fast network
-  lines = changed_run(tmp_path)
-  assert max(lines[-1]["memory_weights"][:4]) < 0.1
-
-
-def test_judging_compiles_no_program_for_each_stage(tmp_path, monkeypatch, caplog):
-  monkeypatch.setitem(globals(), "SIZE", 70)  # shapes that no other test has compiled
+def test_few_new_examples_suffice_and_judging_compiles_no_program_for_each_stage(tmp_path, monkeypatch, caplog):
+  monkeypatch.setitem(globals(), "SIZE", 40)  # of which 5 test the fast network; no other test has such shapes
   with jax.log_compiles():
-    changed_run(tmp_path, train__steps=20)
+    lines = changed_run(tmp_path)
+  assert max(lines[-1]["memory_weights"][:4]) < 0.1
   assert sum("Finished XLA compilation of jit(gather)" in message for message in caplog.messages) < 3
 
 
 def test_short_stages_judge_few_examples(tmp_path):
-  lines = changed_run(tmp_path, train__steps=4, train__batch_size=32)  # a stage has 128 examples
+  lines = changed_run(tmp_path, train__steps=8)  # a stage has 128 examples
   assert len(lines[-1]["memory_weights"]) == 2  # 19 may test and judge; three tests of 3 examples leave 10
   assert lines[-1]["growth_macs"] == 19 * lines[-1]["predict_macs"] / 2
 
 
-def test_judging_by_two_views_takes_twice_the_passes_and_no_more_compute(tmp_path):
-  one, two = (changed_run(tmp_path / name, train__flip=True, **changes)
-              for name, changes in (("one", {}), ("two", {"train__test_augment": True})))
+def test_judging_by_two_views_takes_twice_the_passes_and_no_more_compute(tmp_path, usual):
+  one, two = usual, changed_run(tmp_path, train__flip=True, train__test_augment=True)
   assert two[-1]["predict_macs"] == 2 * one[-1]["predict_macs"]
   batch = 16 * one[-1]["predict_macs"] / 2  # of two networks
   for here, there in zip(one, two):

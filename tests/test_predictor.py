@@ -45,6 +45,8 @@ def test_every_stage_replaces_the_predictor(tmp_path, make_config, arrays):
   card = folder.read(root).files[folder.CARD].decode()
   assert card.startswith("# mine on data, stage 1\n")
   assert f"| error on the run's test set | {run.metrics['error'][-1]:.6g} |" in card
+  alma_jax.run(make_config(seed=1), tmp_path / "run", data=arrays, overwrite=True)
+  assert not root.exists()
 
 
 def test_a_run_that_is_stopped_ends_with_the_same_predictor(tmp_path, make_config, arrays, monkeypatch):
@@ -66,37 +68,22 @@ def test_a_run_that_is_stopped_ends_with_the_same_predictor(tmp_path, make_confi
   assert weights[0] == weights[1]
 
 
-def test_a_run_that_is_resumed_with_the_field_catches_up(tmp_path, make_config, arrays, monkeypatch):
-  one_step_a_dispatch(monkeypatch)
-  assert interrupted(make_config(), tmp_path / "run", 4, data=arrays)
-  num = len([line for line in lines(tmp_path / "run", "metrics.jsonl") if line["updated"]])
-  assert num
-  published, publish = [], folder.publish
-  monkeypatch.setattr(folder, "publish", lambda root, number, files: published.append(number) or publish(
-      root, number, files))
-  alma_jax.run(make_config(log__predictor=True), tmp_path / "run", data=arrays)
-  assert published == list(range(num - 1, 2))
-
-
-def test_a_predictor_that_a_killed_session_has_left_is_replaced(tmp_path, make_config, arrays, monkeypatch):
-  """It may be of a stage that the newest checkpoint does not hold, and that is trained again, on other mega-batches."""
+@pytest.mark.parametrize(("was_on", "dispatches"), [(False, 4), (True, 2)])
+def test_a_resumed_run_writes_its_newest_predictor_anew(tmp_path, make_config, arrays, monkeypatch, was_on, dispatches):
+  """The field may be new. What a killed session has left may be of a stage that is trained again on other data."""
   one_step_a_dispatch(monkeypatch)
   config = make_config(log__predictor=True)
-  alma_jax.run(config, tmp_path / "ahead", data=arrays)
-  assert interrupted(config, tmp_path / "run", 2, data=arrays)
+  assert interrupted(make_config(log__predictor=was_on), tmp_path / "run", dispatches, data=arrays)
   num = len([line for line in lines(tmp_path / "run", "metrics.jsonl") if line["updated"]])
-  shutil.copytree(tmp_path / "ahead/predictor", tmp_path / "run/predictor", dirs_exist_ok=True)
+  assert num or was_on
+  if was_on:
+    alma_jax.run(config, tmp_path / "ahead", data=arrays)
+    shutil.copytree(tmp_path / "ahead/predictor", tmp_path / "run/predictor", dirs_exist_ok=True)
   published, publish = [], folder.publish
   monkeypatch.setattr(folder, "publish", lambda root, number, files: published.append(number) or publish(
       root, number, files))
   alma_jax.run(config, tmp_path / "run", data=arrays)
-  assert published == list(range(num, 2))
-
-
-def test_overwriting_a_run_deletes_its_predictor(tmp_path, make_config, arrays):
-  alma_jax.run(make_config(log__predictor=True), tmp_path / "run", data=arrays)
-  alma_jax.run(make_config(seed=1), tmp_path / "run", data=arrays, overwrite=True)
-  assert not (tmp_path / "run/predictor").exists()
+  assert published == list(range(num if was_on else num - 1, 2))
 
 
 def test_readers_never_see_half_of_a_predictor(tmp_path):

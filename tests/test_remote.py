@@ -1,7 +1,4 @@
-"""Run folders in stores: what is uploaded, what a kill leaves, and what is refused.
-
-The quick tests use fsspec's store in memory, the slow ones an S3 server on this machine (moto).
-"""
+"""Run folders in stores: what is uploaded, what a kill leaves, and what is refused, on fsspec's store in memory."""
 import contextlib
 import functools
 import hashlib
@@ -209,14 +206,17 @@ def test_two_runs_of_one_address(store, arrays, monkeypatch):
 
 
 def test_what_reads_a_run_reads_addresses(store, whole, arrays, monkeypatch, tmp_path):
-  alma_jax.run(config_of("gens"), "memory://b/runs/x", data=arrays)
-  alma_jax.run(config_of("sm"), "memory://b/runs/y", data=arrays)
+  shutil.copytree(whole, store.folder("memory://b/runs/x"))
+  for learner, name in (("gens", "x"), ("sm", "y")):
+    alma_jax.run(config_of(learner), f"memory://b/runs/{name}", data=arrays)
   store.new_machine()
   folders = view.find(["memory://b/runs"])
   assert folders == [store.home / f"remote/memory/b/runs/{name}" for name in "xy"]
   assert not (folders[0] / "checkpoints").exists()
-  records, said = collect.collect(["memory://b/runs", whole])
-  assert len(records) == 1
+  (study,), said = collect.collect(["memory://b/runs", whole])
+  local = alma_jax.load_run(whole)
+  assert study.runs.set_index("learner.name")["cer"]["gens"] == local.summary["cer"]
+  np.testing.assert_array_equal(study.stream[study.stream["run"].str.endswith("x")]["error"], local.metrics["error"])
   assert ["it is the same run as" in sentence for sentence in said] == [True]
   compared = alma("compare", "memory://b/runs/x", whole)
   assert compared.returncode == 0, compared.stderr
@@ -251,7 +251,8 @@ def test_a_local_run_is_moved_to_a_store(store, whole, arrays, monkeypatch):
   assert len(fetched) == len({*manifest.objects.values()}) < len(manifest.files)  # equal files are fetched once
 
 
-def test_overwriting_starts_again_everywhere(store, arrays):
+def test_overwriting_starts_again_everywhere(store, whole, arrays):
+  shutil.copytree(whole, store.folder(ADDRESS))
   alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
   store.new_machine()
   with pytest.raises(alma_jax.BadInput, match="holds another run, which differs in learner"):
@@ -316,8 +317,8 @@ def spoil(folder, what):
       (folder / name).unlink()
 
 
-@pytest.mark.parametrize("is_ahead", [False, True], ids=["stopped", "killed"])
-@pytest.mark.parametrize("what", ["a bit", "checkpoints", "everything"])
+@pytest.mark.parametrize(("what", "is_ahead"), [("a bit", False), ("a bit", True), ("checkpoints", True),
+                                                ("everything", True)])
 def test_a_damaged_local_copy_of_an_unfinished_run(store, whole, arrays, monkeypatch, what, is_ahead):
   """What it lacks is fetched, and the run goes on from the checkpoint of the store."""
   assert interrupted(config_of("gens"), ADDRESS, 5, data=arrays)
@@ -591,6 +592,3 @@ def test_a_lease_that_can_be_neither_read_nor_made(store, monkeypatch):
   monkeypatch.setattr(remote.Remote, "create", lambda self, name, data: False)
   with pytest.raises(alma_jax.BadInput, match="lease.json can be neither read nor made"), mirror.opened(ADDRESS):
     pass
-
-
-# ------------------------------------------------------------------ an S3 server on this machine

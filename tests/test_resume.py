@@ -6,17 +6,7 @@ import time
 
 import jax
 import pytest
-from runs import (
-  ROOT,
-  assert_same_run,
-  blobs,
-  command,
-  interrupted,
-  launch,
-  lines,
-  one_step_a_dispatch,
-  small_config,
-)
+from runs import ROOT, assert_same_run, blobs, command, interrupted, launch, lines, one_step_a_dispatch, small_config
 
 import alma_jax
 from alma_jax import errors
@@ -24,11 +14,11 @@ from alma_jax.runs import loop
 from alma_jax.training import loop as training
 
 
-def test_equal_seeds_equal_runs(tmp_path, arrays):
-  for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-    alma_jax.run(small_config("ens", seed=seed), tmp_path / name, data=arrays)
-  assert_same_run(tmp_path / "a", tmp_path / "b")
-  assert lines(tmp_path / "a", "train.jsonl") != lines(tmp_path / "c", "train.jsonl")
+def test_another_seed_is_another_run(tmp_path, arrays):
+  """Runs of equal seeds are compared below."""
+  for seed in (0, 1):
+    alma_jax.run(small_config("ens", seed=seed), tmp_path / str(seed), data=arrays)
+  assert lines(tmp_path / "0", "train.jsonl") != lines(tmp_path / "1", "train.jsonl")
 
 
 @pytest.mark.parametrize("stops", [True, False])
@@ -51,15 +41,11 @@ def test_a_signal_that_also_ends_the_compiler_of_a_gpu_stops_the_run(tmp_path, a
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-def _size(path):
-  return path.stat().st_size if path.exists() else 0
-
-
 def test_sigterm_saves_and_exits_with_143(tmp_path):
   flags = ["--config.train.epochs=20000", "--config.devices=1", f"--workdir={tmp_path}"]
   process = subprocess.Popen(command("configs/digits.py:sm", *flags, "--config.train.patience=0"), cwd=ROOT,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-  while _size(tmp_path / "train.jsonl") < 10_000:
+  while not (tmp_path / "train.jsonl").exists() or (tmp_path / "train.jsonl").stat().st_size < 10_000:
     assert process.poll() is None
     time.sleep(0.02)
   busy = launch("configs/digits.py:sm", *flags, "--config.train.patience=0")
@@ -94,7 +80,7 @@ sys.exit(main.main())
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])  # SIGTERM is above
 def test_stopped_while_data_are_loaded(tmp_path, number, code):
   process = subprocess.Popen([sys.executable, "-c", SLOW_DATA, str(tmp_path / "run")], cwd=ROOT,
                              stdout=subprocess.PIPE, text=True)

@@ -30,7 +30,7 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
 
 
 @pytest.mark.parametrize(("name", "learner"), [
-    ("digits", "sm"), ("npz", "sm"), slow("mnist", "ens"), slow("cifar", "umix"), slow("digits", "hmoe")])
+    ("digits", "sm"), ("npz", "sm"), slow("mnist", "ens"), slow("cifar", "sm")])
 def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner):
   flags = [*TOY, f"--workdir={tmp_path / 'run'}", "--config.devices=1"]
   if name == "npz":
@@ -39,7 +39,7 @@ def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner)
     flags.append(f"--config.dataset.name=npz:{tmp_path}/a.npz")
   elif name != "digits":
     flags.append(f"--config.dataset.data_dir={tfds_dir}")
-  if learner in ("ens", "umix"):
+  if learner == "ens":
     flags.append("--config.learner.num_members=2")
   done = launch(f"configs/{name}.py:{learner}", *flags)
   assert done.returncode == 0, done.stderr
@@ -121,8 +121,7 @@ def test_the_regret_is_against_a_finished_run_on_the_same_stream(tmp_path, array
   assert not (tmp_path / "refused").exists()
 
 
-@pytest.mark.parametrize("learner", ["sm", pytest.param("gmoe", marks=pytest.mark.slow),
-                                     pytest.param("boosting", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("learner", ["sm", slow("boosting")])
 def test_two_views_cost_twice_as_much_in_predictions_and_nothing_in_training(tmp_path, arrays, learner):
   one, two = (alma_jax.run(small_config(learner, train__augment=True, train__test_augment=on), tmp_path / str(on),
                            data=arrays).lines for on in (False, True))
@@ -141,17 +140,14 @@ def test_scalars_in_tensorboard_are_those_of_the_lines(tmp_path, arrays):
     assert found["error", entry["t"]] == pytest.approx(entry["error"])
 
 
-@pytest.mark.parametrize("untrained", ["chance", "model"])
-def test_error_before_the_first_update(tmp_path, arrays, untrained):
-  run = alma_jax.run(small_config(stream__untrained_error=untrained), tmp_path, data=arrays)
-  assert run.metrics["error"][0] == run.metrics["untrained_error"][0]
-  trained_at_once = alma_jax.run(small_config(stream__untrained_error=untrained, stream__waiting_time=1),
-                                 tmp_path / "1", data=arrays)
-  assert trained_at_once.metrics["untrained_error"][0] == run.metrics["error"][0]
-  if untrained == "chance":
-    assert run.metrics["error"][0] == pytest.approx(2 / 3)
-  else:
-    assert run.metrics["error"][0] * 30 == pytest.approx(round(run.metrics["error"][0] * 30))
+def test_error_before_the_first_update(tmp_path, arrays):
+  """Of the network; test_the_run_folder_holds_the_documented_files has that of guessing."""
+  error, at_once = (
+      alma_jax.run(small_config(stream__untrained_error="model", stream__waiting_time=wait), tmp_path / str(wait),
+                   data=arrays).metrics["untrained_error"][0] for wait in (2, 1))
+  assert error == at_once
+  assert error * 30 == pytest.approx(round(error * 30))
+  assert error == alma_jax.load_run(tmp_path / "2").metrics["error"][0]
 
 
 def test_data_that_do_not_fit_are_refused(tmp_path, arrays):
@@ -193,24 +189,18 @@ def test_the_curve_of_a_run(metric, chance):
   assert (blue > red + 20).sum() > 10_000  # the area below the curve
 
 
-def test_help_lists_the_flags():
-  done = launch("configs/digits.py:sm", "--help")
-  assert done.returncode == 0
-  assert "--workdir" in done.stdout
-
-
 COMPILED = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **kwargs: COMPILED.append(event) if event.endswith("backend_compile_duration") else None)
 
 
 @pytest.mark.parametrize(("learner", "replay"), [
-    ("sm", 0.0), slow("gens", 0.0), slow("boosting", 0.0), slow("sm", 1.0), slow("ens", 1.0)])
+    ("sm", 0.0), slow("boosting", 0.0), slow("sm", 1.0)])
 def test_a_longer_stream_compiles_nothing_more(tmp_path, learner, replay):
-  """5 stages and 50 compile the same number of functions."""
-  data = (*blobs(1000), *blobs(30, seed=1))
+  """5 stages and 25 compile the same number of functions."""
+  data = (*blobs(500), *blobs(30, seed=1))
   counts = []
-  for name, stages in ("warm", 5), ("short", 5), ("long", 50):  # the first also fills caches that jax never clears
+  for name, stages in ("warm", 5), ("short", 5), ("long", 25):  # the first also fills caches that jax never clears
     jax.clear_caches()
     COMPILED.clear()
     config = small_config(learner, stream__num_megabatches=stages, stream__waiting_time=1, stream__replay=replay,
@@ -241,11 +231,6 @@ def test_predictions_of_saved_stages(tmp_path, arrays):
     run.predict(x_test / 255)
 
 
-def test_load_run_needs_a_run(tmp_path):
-  with pytest.raises(alma_jax.BadInput, match="there is no run"):
-    alma_jax.load_run(tmp_path)
-
-
 def test_weights_and_biases_gets_the_same_scalars(tmp_path, make_config, arrays, monkeypatch):
   """With a stand-in for the package, because tests must not need it."""
   told, finished = [], []
@@ -267,11 +252,6 @@ def test_weights_and_biases_gets_the_same_scalars(tmp_path, make_config, arrays,
   assert [entry["stream/error"] for entry in lines_told] == run.metrics["error"].tolist()
   assert [entry["train/line"] for entry in told[3:] if "train/line" in entry] == [1, 2, 3, 4]
   assert finished == [True]
-  # The field is not part of the run's identity.
-  again = make_config(stream__num_megabatches=2, stream__waiting_time=1)
-  assert alma_jax.run(again, tmp_path / "run", data=arrays).summary == run.summary
-
-
 
 def test_a_torn_last_line_is_not_read(tmp_path, make_config, arrays):
   run = alma_jax.run(make_config(), tmp_path / "run", data=arrays)

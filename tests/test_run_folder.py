@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 import pytest
 import tqdm
 from matplotlib.figure import Figure
+from reports import change
 from runs import Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, slow, small_config
 from tensorboardX.record_writer import RecordWriter
 
@@ -51,8 +52,7 @@ def test_an_edited_config_of_a_finished_run_is_noticed(tmp_path, arrays):
               lambda: alma_jax.load_run(tmp_path)):
     with pytest.raises(alma_jax.BadInput, match="config.json was changed after the run had finished"):
       use()
-  edit(tmp_path / "config.json", train__epochs=2)
-  edit(tmp_path / "config.json", checkpoint__seconds=1.0)  # does not make it another run
+  edit(tmp_path / "config.json", train__epochs=2, checkpoint__seconds=1.0)  # the latter does not make it another run
   assert alma_jax.load_run(tmp_path).predict(arrays[2]).shape == (30, 3)
 
 
@@ -106,20 +106,13 @@ def test_addresses_are_no_folders_for_what_writes_many_files(tmp_path, monkeypat
     run_files.local(folder)
 
 
-def test_a_summary_that_lacks_a_result_is_written_again(tmp_path, arrays):
-  summary = alma_jax.run(small_config(), tmp_path, data=arrays).summary
-  (tmp_path / "summary.json").write_text(json.dumps({name: summary[name] for name in summary if name != "chance"}))
-  with pytest.warns(UserWarning, match=r"summary\.json was not what the run has written"):
-    assert alma_jax.run(small_config(), tmp_path, data=arrays).summary == summary
-
-
-@pytest.mark.parametrize("summary", ["{}", "[]", '{"cer": "2.4"}', '{"cer": 2.4}', "not JSON"])
-def test_a_damaged_summary_is_written_again_once_deleted(tmp_path, arrays, summary):
+def test_a_damaged_summary_is_written_again_once_deleted(tmp_path, arrays):
   first = alma_jax.run(small_config(), tmp_path, data=arrays)
-  (tmp_path / "summary.json").write_text(summary)
-  for use in (lambda: alma_jax.run(small_config(), tmp_path, data=arrays), lambda: alma_jax.load_run(tmp_path)):
-    with pytest.raises(alma_jax.BadInput, match="summary.json"):
-      use()
+  for summary in ("{}", "[]", '{"cer": "2.4"}', '{"cer": 2.4}', "not JSON"):
+    (tmp_path / "summary.json").write_text(summary)
+    for use in (lambda: alma_jax.run(small_config(), tmp_path, data=arrays), lambda: alma_jax.load_run(tmp_path)):
+      with pytest.raises(alma_jax.BadInput, match="summary.json"):
+        use()
   (tmp_path / "summary.json").unlink()
   again = alma_jax.run(small_config(), tmp_path, data=arrays).summary
   assert again["cer"] == first.summary["cer"]
@@ -138,50 +131,44 @@ def test_what_was_changed_in_a_finished_run_is_written_again(tmp_path, arrays):
     with pytest.warns(UserWarning, match="metrics.jsonl was not what the run has written, and was written again"):
       alma_jax.run(small_config(), tmp_path, data=arrays)
     assert path.read_bytes() == lines
-  edit(summary, cer=0.5)
+  change(summary, cer=0.5)
   with pytest.warns(UserWarning, match="summary.json was not what the run has written"):
     assert alma_jax.run(small_config(), tmp_path, data=arrays).summary["cer"] != 0.5
   assert summary.read_bytes() == results
+  change(summary, chance=None)  # it lacks a result
+  with pytest.warns(UserWarning, match="summary.json was not what the run has written"):
+    assert alma_jax.run(small_config(), tmp_path, data=arrays).summary == json.loads(results)
   shutil.rmtree(tmp_path / "checkpoints")  # nothing to compare with
-  edit(summary, cer=0.5)
+  change(summary, cer=0.5)
   assert alma_jax.run(small_config(), tmp_path, data=arrays).summary["cer"] == 0.5
 
 
-@pytest.mark.parametrize(("name", "old", "new"), [
-    ("train.jsonl", '"epoch"', "epoch"), ("train.jsonl", '"epoch": 2', '"epoch": 3')])
-def test_changed_lines_are_noticed_before_training(tmp_path, arrays, name, old, new):
-  config = small_config(train__epochs=6, checkpoint__seconds=0.0, stream__waiting_time=2)
+def test_changed_lines_are_noticed_before_training(tmp_path, arrays):
+  config, path = small_config(train__epochs=6, checkpoint__seconds=0.0), tmp_path / "train.jsonl"
   assert interrupted(config, tmp_path, 5, data=arrays)
-  text = (tmp_path / name).read_text()
-  assert old in text
-  (tmp_path / name).write_text(text.replace(old, new, 1))
-  with pytest.raises(alma_jax.BadInput, match=rf"line.* of .*{name} is not what the run has written"):
-    alma_jax.run(config, tmp_path, data=arrays)
-  (tmp_path / name).write_text(text)
+  text = path.read_bytes()
+  num = text.count(b"\n")
+  changed = r"line.* of .*train.jsonl is not what the run has written"
+  for other, sentence in ((text.replace(b'"epoch"', b"epoch", 1), changed),
+                          (text.replace(b'"epoch": 2', b'"epoch": 3', 1), changed),
+                          (text[:-1], f"has {num - 1} whole lines, but the checkpoint covers {num};")):
+    assert other != text
+    path.write_bytes(other)
+    with pytest.raises(alma_jax.BadInput, match=sentence):
+      alma_jax.run(config, tmp_path, data=arrays)
+  path.write_bytes(text)
   alma_jax.run(config, tmp_path, data=arrays)
 
 
-@pytest.mark.parametrize(("old", "new"), [(b'"t": 1', b'"t": 1,,'), (b'"error": 0', b'"error": 1'), (b'"t"', b"\xff")])
+@pytest.mark.parametrize(("old", "new"), [(b'"error": 0', b'"error": 1'), (b'"t"', b"\xff")])
 def test_changed_metrics_are_written_again_from_the_checkpoint(tmp_path, arrays, old, new):
-  config = small_config(train__epochs=6, checkpoint__seconds=0.0, stream__waiting_time=2)
+  config, path = small_config(train__epochs=6, checkpoint__seconds=0.0), tmp_path / "metrics.jsonl"
   assert interrupted(config, tmp_path, 5, data=arrays)
-  path = tmp_path / "metrics.jsonl"
   text = path.read_bytes()
   path.write_bytes(text.replace(old, new, 1))
   with pytest.warns(UserWarning, match="metrics.jsonl was not what the run has written, and was written again"):
     alma_jax.run(config, tmp_path, data=arrays)
   assert path.read_bytes().startswith(text)
-
-
-def test_an_incomplete_line_does_not_count(tmp_path, arrays):
-  config = small_config(train__epochs=6, checkpoint__seconds=0.0)
-  assert interrupted(config, tmp_path, 4, data=arrays)
-  text = (tmp_path / "train.jsonl").read_bytes()
-  (tmp_path / "train.jsonl").write_bytes(text[:-1])
-  with pytest.raises(alma_jax.BadInput) as caught:
-    alma_jax.run(config, tmp_path, data=arrays)
-  num = text.count(b"\n")
-  assert f"has {num - 1} whole lines, but the checkpoint covers {num};" in str(caught.value)
 
 
 def test_a_finished_run_on_a_read_only_disk_shows_its_summary(tmp_path, arrays, monkeypatch):
@@ -241,23 +228,20 @@ def test_other_errors_are_not_disk_problems():
         None if number in (errno.EACCES, errno.EIO) else text.lower())
 
 
-GETS_NO_MORE = "run gets no more {}. What was saved before is kept"
+def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch):
+  no_memory = "run gets no more memory. What was saved before is kept"
+  for error, sentence in (
+      (MemoryError(), no_memory), (ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"), no_memory),
+      (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), no_memory),
+      (RuntimeError("can't start new thread"), "run gets no more threads. What was saved before is kept"),
+      (ValueError("Invalid key: a"), r"run could not write a checkpoint \(Invalid key: a\)")):  # tensorstore's, without
+    def fail(*unused, error=error, **named):
+      raise error
 
-
-@pytest.mark.parametrize(("error", "sentence"), [
-    *((error, GETS_NO_MORE.format("memory")) for error in (
-        MemoryError(), ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"),
-        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))),
-    (RuntimeError("can't start new thread"), GETS_NO_MORE.format("threads")),
-    (ValueError("Invalid key: a"), r"run could not write a checkpoint \(Invalid key: a\)")])  # tensorstore's, without
-def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error, sentence):
-  def fail(*unused, **named):
-    raise error
-
-  with monkeypatch.context() as patch:
-    patch.setattr(ocp.CheckpointManager, "save", fail)
-    with pytest.raises(alma_jax.Unsaved, match=sentence):
-      alma_jax.run(small_config(), tmp_path / "run", data=arrays)
+    with monkeypatch.context() as patch:
+      patch.setattr(ocp.CheckpointManager, "save", fail)
+      with pytest.raises(alma_jax.Unsaved, match=sentence):
+        alma_jax.run(small_config(), tmp_path / "run", data=arrays)
   assert alma_jax.run(small_config(), tmp_path / "run", data=arrays).summary
 
 
@@ -355,10 +339,9 @@ def begun(samples, stage):
   return shown
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_run_goes_on_if_stderr_is_closed(tmp_path, arrays, monkeypatch, is_terminal):
+def test_a_run_goes_on_if_stderr_is_closed(tmp_path, arrays, monkeypatch):
   monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-  for number in (errno.EIO, errno.EPIPE, errno.ENOSPC):
+  for number, is_terminal in ((errno.EIO, True), (errno.EPIPE, False), (errno.ENOSPC, False)):
     with monkeypatch.context() as patched:
       patched.setattr(sys, "stderr", Closed(number, is_terminal))
       alma_jax.run(small_config(log__progress=True), tmp_path / str(number), data=arrays)

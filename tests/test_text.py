@@ -2,7 +2,6 @@
 import itertools
 import json
 import os
-import shutil
 import time
 import warnings
 
@@ -69,36 +68,22 @@ def test_a_corpus_by_hand(tmp_path):
   assert corpus.parts.tolist() == [0, 2, 4]  # of 4 equal documents
 
 
-def test_seed_and_split_names(tmp_path):
-  train = [chr(ord("a") + i) * 3 for i in range(20)]
-  name = small(tmp_path / "a", train)
-  orders = [texts(text.load(config(name), 2, seed), "train") for seed in (0, 1)]
-  assert sorted(orders[0]) == sorted(orders[1]) == train
-  assert orders[0] != orders[1]
-  for other in ("val", "validation"):
-    shutil.rmtree(tmp_path / "a" / "valid", ignore_errors=True)
-    write(tmp_path / "a", **{other: ["w"]})
-    assert texts(text.load(config(name), 2, 0), "valid") == ["w"]
-    shutil.rmtree(tmp_path / "a" / other)
+@pytest.mark.parametrize("other", ["val", "validation"])
+def test_names_of_splits(tmp_path, other):
+  name = write(tmp_path, train=["aaaa", "bbbb"], test=["tt"], **{other: ["w"]})
+  assert texts(text.load(config(name), 2, 0), "valid") == ["w"]
 
 
-def test_files_without_folders_are_split_90_5_5(tmp_path):
+def test_files_without_folders_are_split_90_5_5_and_held_out_alike_for_every_seed(tmp_path):
   train = [f"{i:03d}\n" * 2 for i in range(100)]
   for i, content in enumerate(train):
     (tmp_path / f"{i:03d}.txt").write_text(content)
-  corpus = text.load(config(f"text:{tmp_path}"), 3, 0)
-  assert [len(corpus.splits[split].starts) for split in text.SPLITS] == [90, 5, 5]
-  assert sorted(everything(corpus)) == train
-
-
-def test_what_is_held_out_is_the_same_for_every_seed(tmp_path):
-  for i in range(100):
-    (tmp_path / f"{i:03d}.txt").write_text(f"{i:03d}\n" * 2)
   first, second = (text.load(config(f"text:{tmp_path}"), 3, seed) for seed in (0, 7))
+  assert [len(first.splits[split].starts) for split in text.SPLITS] == [90, 5, 5]
+  assert sorted(everything(first)) == sorted(everything(second)) == train
   for split in ("valid", "test"):
     assert texts(first, split) == texts(second, split)
   assert texts(first, "train") != texts(second, "train")
-  assert sorted(texts(first, "train")) == sorted(texts(second, "train"))
 
 
 def test_one_file_is_cut_at_line_ends_before_it_is_split(tmp_path):
@@ -175,11 +160,6 @@ def test_the_tokenizer_knows_only_the_first_megabatch(tmp_path):
   encode = lambda word: tokens.parse(made[0].tokenizer).encode(word, add_special_tokens=False).ids
   assert len(encode("window")) == 1  # 257 units and 5 merges
   assert len(encode("zephyr")) == len(encode("mirage")) == 6
-
-
-def test_training_is_deterministic():
-  contents = [" ".join(f"w{i * i % 97} x{i % 13}" for i in range(500)).encode()] * 2
-  assert tokens.train(contents, 300).to_str() == tokens.train(contents, 300).to_str()
 
 
 def test_a_small_vocabulary_gives_a_warning(tmp_path):
@@ -368,7 +348,7 @@ def test_megabatches_and_splits_have_all_targets_once(tmp_path, cross_documents)
 
 
 @pytest.mark.parametrize("cross_documents", [True, False])
-@pytest.mark.parametrize("max_tokens", [1, 8, 30, 100, 250, 10**6])
+@pytest.mark.parametrize("max_tokens", [1, 30, 250, 10**6])
 def test_a_limited_split_is_spread_evenly(tmp_path, cross_documents, max_tokens):
   valid = ["v" * n for n in (50, 1, 1, 1, 1, 1, 1, 120, 60)]
   corpus = text.load(config(small(tmp_path, valid=valid)), 2, 0)
@@ -456,10 +436,3 @@ def test_tfds_that_is_no_text(tmp_path, features, splits, sentence):
     prepare_tfds(tmp_path, features, splits)
   with pytest.raises(BadInput, match=sentence):
     text.load(config("tfds:tiny_shakespeare", data_dir=str(tmp_path)), 1, 0)
-
-
-def test_a_given_data_dir_is_never_downloaded_into(tmp_path, monkeypatch):
-  monkeypatch.setattr(tfds_folder, "download", lambda *unused: pytest.fail("tried to download"))
-  with pytest.raises(BadInput, match="holds no prepared TFDS data set 'tiny_shakespeare'"):
-    text.load(config("tfds:tiny_shakespeare", data_dir=str(tmp_path)), 2, 0)
-  assert not list(tmp_path.iterdir())

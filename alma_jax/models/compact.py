@@ -87,8 +87,9 @@ class Stem(nn.Module):
   def __call__(self, x_BHWC: Array) -> Array:
     s, (height, width, channels) = self.stride, x_BHWC.shape[1:]
     kernel = self.param("kernel", layers.kernel_init, (2 * s, 2 * s, channels, self.features)).astype(self.dtype)
-    before = s // 2
+    # A row of the matrix has the pixels of 2s rows of the image. Those of a row lie side by side: two blocks of s.
+    before, rows, columns = s // 2, height // s, width // s
     x = jnp.pad(x_BHWC, [(0, 0), (before, s - before), (before, s - before), (0, 0)])
-    rows, columns = height // s * s, width // s * s
-    patches = [x[:, i:i + rows:s, j:j + columns:s] for i in range(2 * s) for j in range(2 * s)]
+    x = x[:, :(rows + 1) * s, :(columns + 1) * s].reshape(x.shape[0], rows + 1, s, columns + 1, s * channels)
+    patches = [x[:, i:i + rows, k, j:j + columns] for i in range(2) for k in range(s) for j in range(2)]
     return jnp.concatenate(patches, -1) @ kernel.reshape(-1, self.features)

@@ -1,6 +1,6 @@
 """Flips single bits in the files of a stopped run, resumes it, and compares it with an uninterrupted run.
 
-    python tests/slow/flips.py --config=digits:gens --config=tasks:mntdp,digits --flips=30
+    python benchmarks/torture.py --parts flips
 
 Half of the flips of each config are in checkpoints/ and pool/, half in config.json, metrics.jsonl and train.jsonl. A
 file is drawn, in every second flip of the first half by its size, then one of its bits. All runs are in this process.
@@ -11,10 +11,7 @@ What a flip may lead to:
     fell back     an earlier checkpoint was taken, and the numbers are the same
     refused       one sentence; nothing was changed, and with the bit flipped back the run goes on to the same numbers
     FAILED        anything else: other numbers, another exception, a traceback on stderr
-
-Exits with 0 if nothing failed.
 """
-import argparse
 import collections
 import contextlib
 import os
@@ -39,21 +36,6 @@ _SMALL = {"model.width": "8", "train.epochs": "3", "train.batch_size": "64", "ch
           "log.progress": "false", "log.tensorboard": "false", "devices": "1"}
 _STREAMS = {False: {"stream.num_megabatches": "5", "stream.waiting_time": "1"},
             True: {"stream.num_megabatches": "4", "train.learning_rate": "0.01", "train.weight_decay": "0"}}
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--config", action="append", required=True, metavar="NAME:LEARNER")
-  parser.add_argument("--flips", type=int, default=30, help="of each config")
-  parser.add_argument("--seed", type=int, default=0)
-  args = parser.parse_args()
-  failed = 0
-  for name in args.config:
-    with tempfile.TemporaryDirectory() as folder:
-      found = flips(name, pathlib.Path(folder), args.flips, random.Random(args.seed))
-    print(f"{name}: " + ", ".join(f"{num} {outcome}" for outcome, num in sorted(found.items())), flush=True)
-    failed += found["FAILED"]
-  sys.exit(int(bool(failed)))
 
 
 def flips(name: str, folder: pathlib.Path, num: int, rng: random.Random,
@@ -163,7 +145,3 @@ def _captured() -> Iterator[list[str]]:
       os.close(kept)
       file.seek(0)
       printed.append(file.read().decode(errors="replace"))
-
-
-if __name__ == "__main__":
-  main()

@@ -1,6 +1,7 @@
 """Fuzz targets of the readers of configs, run folders, sweeps, predictors, and of the HTTP service."""
 import asyncio
 import contextlib
+import functools
 import io
 import json
 import pathlib
@@ -59,37 +60,17 @@ def config(folder: pathlib.Path) -> Target:
   return Target(st.tuples(st.sampled_from(trees).flatmap(damage.edited), flags), use)
 
 
-def runs(folder: pathlib.Path) -> Target:
-  """Run folders, through the commands report (without --out), status and compare, and load_run."""
+def runs(folder: pathlib.Path, with_pages: bool = False) -> Target:
+  """Run folders, through the commands report, status and compare, and load_run.
+
+  Args:
+    folder: of all files.
+    with_pages: whether their report has pages and figures (--out), and nothing else reads them.
+  """
   made = _made(folder)
   whole = {kind: {name: (path / name).read_bytes() for name in (*_RUN_FILES, "graph.json") if (path / name).exists()}
            for kind, path in made.items()}
   place = folder / "damaged"
-  place.mkdir()
-
-  def use(example: tuple[str, str, bytes | None]) -> None:
-    kind, name, data = example
-    shutil.rmtree(place)
-    place.mkdir()
-    for each_name, content in whole[kind].items():
-      (place / each_name).write_bytes(content)
-    if data is None:
-      (place / name).unlink(missing_ok=True)
-    else:
-      (place / name).write_bytes(data)
-    each(lambda: _command(report, str(place), str(made[kind])), lambda: _command(status, str(place)),
-         lambda: _command(compare, str(place), str(made[kind])), lambda: board.Board([str(place)]).runs(),
-         lambda: results.Run(place))
-
-  return Target(_of_files(whole), use)
-
-
-def pages(folder: pathlib.Path) -> Target:
-  """Reports with pages and figures (--out) over folders of which one is damaged."""
-  made = _made(folder)
-  whole = {kind: {name: (path / name).read_bytes() for name in (*_RUN_FILES, "graph.json") if (path / name).exists()}
-           for kind, path in made.items()}
-  place, out = folder / "damaged", folder / "report"
 
   def use(example: tuple[str, str, bytes | None]) -> None:
     kind, name, data = example
@@ -97,8 +78,16 @@ def pages(folder: pathlib.Path) -> Target:
     place.mkdir()
     for each_name, content in whole[kind].items():
       (place / each_name).write_bytes(content)
-    (place / name).write_bytes(data or b"")
-    _command(report, str(place), str(made[kind]), f"--out={out}")
+    if data is None:
+      (place / name).unlink(missing_ok=True)
+    else:
+      (place / name).write_bytes(data)
+    if with_pages:
+      _command(report, str(place), str(made[kind]), f"--out={folder / 'report'}")
+      return
+    each(lambda: _command(report, str(place), str(made[kind])), lambda: _command(status, str(place)),
+         lambda: _command(compare, str(place), str(made[kind])), lambda: board.Board([str(place)]).runs(),
+         lambda: results.Run(place))
 
   return Target(_of_files(whole), use)
 
@@ -280,8 +269,8 @@ def requests(folder: pathlib.Path) -> Target:
 
 
 TARGETS: dict[str, Callable[[pathlib.Path], Target]] = {
-    "config": config, "runs": runs, "pages": pages, "resume": resume, "sweep": sweep, "predictor": predictor,
-    "requests": requests}
+    "config": config, "runs": runs, "pages": functools.partial(runs, with_pages=True), "resume": resume,
+    "sweep": sweep, "predictor": predictor, "requests": requests}
 
 
 def _made(folder: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -1,52 +1,20 @@
-"""Experts that are trained apart, from the command line, killed, and on a cluster."""
+"""Experts that are trained apart, killed, and on a cluster."""
 import multiprocessing
 import os
-import shutil
 import signal
 
-import numpy as np
 import pytest
-from runs import ROOT, alma, assert_same_run, lines, small_config
-from test_apart import SMALL, weights
+from runs import ROOT, assert_same_run, small_config
+from test_apart import weights
 from test_sweep import stand_in  # noqa: F401
 
-import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import gate
-from alma_jax.runs import mixture, settings
+from alma_jax.runs import mixture
 from alma_jax.store import run_files
 from alma_jax.sweeps import jobs, pool, states, worker
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_mixture_from_the_command_line(tmp_path, in_process):
-  flags = (*SMALL, "--config.learner.expert_widths=(4,6)", "--workdir", tmp_path / "all")
-  done = alma("apart", *flags)
-  assert done.returncode == 0, done.stderr
-  assert in_process == ["gate3", "expert0", "expert1", "expert2"]
-  mixture = alma_jax.load_mixture(tmp_path / "all")
-  setting = settings.prepare(configs.parse(small_config("sm")))
-  x, y = setting.protocol.source.dataset.x_test, setting.protocol.source.dataset.y_test
-  error = float((mixture.predict(x).argmax(-1) != y).mean())
-  assert error == mixture.manifest["test_error"] < 0.5
-  assert [entry["width"] for entry in mixture.manifest["experts"]] == [4, 6, 4]
-  assert len(lines(tmp_path / "all/expert0", "metrics.jsonl")) == 4  # the whole stream
-  assert len(lines(tmp_path / "all/gate3", "metrics.jsonl")) == 2  # the first stage
-  # Only what is needed is loaded, and another folder than that of the runs will do.
-  shutil.move(tmp_path / "all", tmp_path / "moved")
-  moved = alma_jax.load_mixture(tmp_path / "moved")
-  one = moved.predict(x[:1])
-  assert moved.loaded.cache_info().currsize == 1
-  np.testing.assert_array_equal(one, mixture_of_one(tmp_path / "moved", moved, x[:1]))
-
-
-def mixture_of_one(folder, mixture, x):
-  """The answer of the only expert that was loaded."""
-  answers = [alma_jax.load_run(folder / entry["folder"]).predict(x) for entry in mixture.manifest["experts"]]
-  found = [answer for answer in answers if np.array_equal(answer, mixture.predict(x))]
-  assert len(found) == 1
-  return found[0]
 
 
 def test_a_killed_worker_changes_no_expert(tmp_path):

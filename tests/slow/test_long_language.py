@@ -11,19 +11,19 @@ from stages import Stages, arrays_equal, assert_close, begin, train_stage
 from test_language import log_probs_of, setting_of
 
 import alma_jax
+from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
-from alma_jax.runs import sampling
+from alma_jax.runs import sampling, snapshot
 from alma_jax.training import loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the vocabulary has")]
 
 
-@pytest.mark.parametrize("learner", ["gmoe", "gens"])
-def test_learners_through_the_entry_point(tmp_path, books, learner):
+def test_a_learner_through_the_entry_point(tmp_path, books):
   flags = [f"--config.{key}={value}" for key, value in TOY.items()]
   flags += [f"--workdir={tmp_path / 'run'}", f"--config.dataset.name=text:{books}", "--config.stream.waiting_time=3"]
-  done = launch(f"configs/lm.py:{learner},tiny", *flags)
+  done = launch("configs/lm.py:gmoe,tiny", *flags)
   assert done.returncode == 0, done.stderr
   run = alma_jax.load_run(tmp_path / "run")
   entries = lines(run.path, "metrics.jsonl")
@@ -40,8 +40,9 @@ def test_learners_through_the_entry_point(tmp_path, books, learner):
   for entry in train:
     assert np.sum(entry["train_load"]) == pytest.approx(len(entry["train_load"]))
     assert entry["val_dropped"] == [0.0]  # of one mixture layer, without limit in evaluation
-  if learner == "gens":
-    assert "is complete" in launch(f"configs/lm.py:{learner},tiny", *flags).stderr
+  written = b"".join(path.read_bytes() for path in (run.path / "tensorboard/train").iterdir())
+  for name in ("train_load/0/0", "train_load/0/1", "train_dropped/0", "val_perplexity"):
+    assert name.encode() in written
 
 
 def test_a_members_training_equals_a_separate_run(books):
@@ -54,31 +55,23 @@ def test_a_members_training_equals_a_separate_run(books):
   assert all(np.abs(a - b).max() > 1e-3 for a, b in zip(first, second))
 
 
-def test_more_frequent_validation_changes_no_step(books):
-  trained = []
-  for every in (0, 2):
-    setting = setting_of(books, model__dropout=0.2, train__eval_every=every)
-    trained.append(train_stage(setting, setting.learner.init(), 0)[0].live)
-  assert arrays_equal(*trained)
-
-
-def test_groups_larger_than_windows_and_than_the_share_of_a_device(books):
-  results = []
-  for devices in (1, 4):
-    setting = setting_of(books, model__group_size=32, devices=devices, dataset__cross_documents=False, train__steps=2,
-                         train__warmup_steps=1, train__eval_every=1)
-    learner = setting.learner
-    fitting, records = loop.advance(begin(learner, learner.init(), Stages(setting)[0]), 1)
-    results.append(jax.device_get(fitting.state.members.opt[0]).mu)
-    assert loop.read(fitting, records)[0][0].joint["train_perplexity"] > 1
-  assert_close(*results, 1e-5)
+def test_neither_dispatches_nor_validations_change_a_step(books):
+  setting = setting_of(books, model__dropout=0.1)
+  whole, report, rounds = train_stage(setting, setting.learner.init(), 0)
+  assert (report.rounds, report.samples, len(rounds)) == (2, 6 * 4, 2)
+  for rows in (1, 2, 5):
+    cut, _, again = train_stage(setting, setting.learner.init(), 0, rows)
+    assert arrays_equal(whole.live, cut.live)
+    assert [r.joint for r in again] == [r.joint for r in rounds]
+  without = setting_of(books, model__dropout=0.1, train__eval_every=0)
+  assert arrays_equal(whole.live, train_stage(without, without.learner.init(), 0)[0].live)
 
 
 def first_step(books, **changes):
   """What the first of two steps came to, and the optimiser's first moments after it."""
   setting = setting_of(books, "ens", model__dropout=0.1, model__jitter=0.01, model__block="modern",
-                       train__optimizer="muon", train__steps=2, train__warmup_steps=1, train__eval_every=1,
-                       dataset__cross_documents=False, **changes)
+                       model__group_size=32, train__optimizer="muon", train__steps=2, train__warmup_steps=1,
+                       train__eval_every=1, train__batch_size=6, dataset__cross_documents=False, **changes)
   begun = begin(setting.learner, setting.learner.init(), Stages(setting)[0])
   fitting, records = loop.advance(begun, 1)
   flat = jax.tree_util.tree_flatten_with_path(jax.device_get(fitting.state.members.opt))[0]
@@ -88,26 +81,27 @@ def first_step(books, **changes):
 
 
 def test_accumulation_and_devices_change_no_step(books):
-  """Later steps differ, because Adam amplifies rounding."""
-  (first, mu), (second, other) = first_step(books), first_step(books, devices=4, train__micro_batch=1)
+  """A device has 3 of 6 windows, and a group needs 2. Later steps differ, because Adam amplifies rounding."""
+  (first, mu), (second, other) = first_step(books), first_step(books, devices=2, train__micro_batch=1)
   for key, value in first.items():
     np.testing.assert_allclose(value, second[key], rtol=1e-5)
   assert_close(mu, other, 1e-5)
 
 
-@pytest.mark.parametrize("copies", ["offset", "plain"])
-def test_growth_preserves_every_probability_with_offsets(books, copies):
-  setting = setting_of(books, "gmoe", learner__copies=copies, learner__noise=0.0, model__num_experts=3,
-                       learner__add_experts=(2, 4, 3), model__num_layers=4)
+def test_growth_preserves_every_probability_with_offsets(books):
+  setting, plain = (setting_of(books, "gmoe", learner__copies=copies, learner__noise=0.0, model__num_experts=3,
+                               learner__add_experts=(2, 4), model__num_layers=4, stream__num_megabatches=3)
+                    for copies in ("offset", "plain"))
   stages, state = Stages(setting), setting.learner.init()
-  for stage, num in enumerate((3, 5, 9, 12)):
+  for stage, num in enumerate((3, 5, 9)):
     before = log_probs_of(setting, state)
     grown, growth = setting.learner.grow(state, stages[stage])
     assert grown.spec["num_experts"] == num
     if stage:
       old, new = jax.device_get((state.live, grown.live))
-      changed = np.abs(log_probs_of(setting, grown) - before).max()
-      assert changed < 1e-5 if copies == "offset" else changed > 1e-3
+      np.testing.assert_allclose(log_probs_of(setting, grown), before, rtol=0, atol=1e-5)
+      copied, _ = plain.learner.grow(state, stages[stage])
+      assert np.abs(log_probs_of(plain, copied) - before).max() > 1e-3
       assert growth.macs == setting.learner.cost(state).fwd_macs * len(stages[stage].val)
       for layer, losses in grown.host["growth"][-1]["losses"].items():
         top = np.argsort(-np.array(losses))[:num - old.params[layer]["router"].shape[-1]]
@@ -120,7 +114,7 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
     state = grown if stage else train_stage(setting, state, 0)[0]
   losses = state.host["growth"][-1]["losses"]
   assert sum(losses["layer1"]) == pytest.approx(sum(losses["layer3"]), rel=1e-5)
-  assert "before stage 3, layer3: of 9 experts duplicated" in setting.learner.describe(state)
+  assert "before stage 2, layer3: of 5 experts duplicated" in setting.learner.describe(state)
 
 
 def test_validation_chooses_among_the_listed(tmp_path, books):
@@ -140,13 +134,14 @@ def test_validation_chooses_among_the_listed(tmp_path, books):
 
 
 def test_cost_is_that_of_the_active_weights(books):
+  cost_of = lambda learner: learner.cost(learner.template(learner.first_spec()))
   setting = setting_of(books, model__num_layers=4)
   vocabulary, d, length = setting.protocol.source.corpus.vocab_size, 16, 16
   one = 4 * (4 * d * d + 2 * length * d) + 4 * 8 * d * d + 2 * d * 4 + vocabulary * d  # attention, FFN, routers, output
-  found = setting.learner.cost(setting.learner.init())
+  found = cost_of(setting.learner)
   assert found.fwd_macs == length * one
-  twice = setting_of(books, model__num_layers=4, model__num_experts=8).learner
-  assert twice.cost(twice.init()).fwd_macs == length * (one + 2 * d * 4)  # only the routers depend on their number
+  twice = cost_of(setting_of(books, model__num_layers=4, model__num_experts=8).learner)
+  assert twice.fwd_macs == length * (one + 2 * d * 4)  # only the routers depend on their number
   # Everything twice in the backward pass; the embedding's rows are picked, not multiplied.
   assert found.train_flops == 2 * 3 * found.fwd_macs
   # A vocabulary's chunks are not padded: 1100 tokens are two of 550, where 1024 go at once.
@@ -162,15 +157,16 @@ def test_a_diverging_candidate_is_passed_over(tmp_path, books):
   assert np.isfinite(run.metrics["perplexity"]).all()
   assert [(entry["peak_lr"], entry["step"], entry["val_perplexity"] is None) for entry in run.train] == [
       (1e4, 4, True), (1e4, 6, True), (0.01, 4, False), (0.01, 6, False)]
-  alone = alma_jax.run(text_config(books, train__learning_rate=0.01, stream__num_megabatches=1), tmp_path / "alone")
-  assert run.summary["cumulative_fwd_macs"] == 2 * alone.summary["cumulative_fwd_macs"]
+  opened, learner = run.open()
+  macs = learner.cost(snapshot.restore_learner(learner, opened)).fwd_macs
+  assert run.summary["cumulative_fwd_macs"] == 2 * 24 * macs
   with pytest.raises(alma_jax.Diverged, match="diverged in stage 1; lower them"):
     alma_jax.run(text_config(books, train__learning_rate=(1e5, 1e4), stream__num_megabatches=1), tmp_path / "none")
 
 
 def test_a_run_stopped_between_candidates_shows_whole_stages_only(tmp_path, books, monkeypatch):
   one_step_a_dispatch(monkeypatch)
-  config = text_config(books, "gens", model__dropout=(0.0, 0.1), checkpoint__keep_every=1)
+  config = text_config(books, "gens", model__dropout=(0.0, 0.1), checkpoint__keep_every=1, stream__num_megabatches=2)
   sessions, seen = 0, set()
   while interrupted(config, tmp_path, 4):
     run = alma_jax.load_run(tmp_path)
@@ -178,8 +174,8 @@ def test_a_run_stopped_between_candidates_shows_whole_stages_only(tmp_path, book
       assert run.sample("the", num_tokens=3, stage=stage, seed=1).startswith("the")
     seen.add(tuple(run.stages()))
     sessions += 1
-  assert sessions > 8
-  assert seen >= {(), (0,), (0, 1)}
+  assert sessions > 4
+  assert seen >= {(), (0,)}
 
 
 def test_text_in_two_processes(tmp_path, books):
@@ -187,7 +183,7 @@ def test_text_in_two_processes(tmp_path, books):
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
   flags = ["configs/lm.py:ens", *(f"--config.{key}={value}" for key, value in TOY.items()),
-           f"--config.dataset.name=text:{books}", "--config.stream.num_megabatches=2"]
+           f"--config.dataset.name=text:{books}", "--config.stream.num_megabatches=1"]
   together = [subprocess.Popen(command(*flags, f"--workdir={tmp_path}/two", f"--coordinator=127.0.0.1:{port}",
                                        "--num_processes=2", f"--process_id={i}"), cwd=ROOT, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True) for i in range(2)]
@@ -208,8 +204,6 @@ def test_samples(tmp_path, books, monkeypatch):
   assert greedy == run.sample("the cat", num_tokens=5, top_k=1, seed=9)
   # By hand: the likeliest token of the averaged probabilities.
   opened, learner = run.open()
-  from alma_jax.data import tokens
-  from alma_jax.runs import snapshot
   state, tokenizer = snapshot.restore_learner(learner, opened), tokens.parse((tmp_path / "tokenizer.json").read_text())
   written = [opened.meta["data"]["end"], *tokenizer.encode("the cat").ids]
   network = learner.network(state.spec)

@@ -12,24 +12,12 @@ from test_peers import free_port
 pytestmark = pytest.mark.slow
 
 
-def start_two(tmp_path, *flags, of_second=(), script=("-m", "alma_jax.main"), env=None):
-  command = [sys.executable, *script, f"--config={ROOT}/configs/digits.py:ens",
+def start_two(tmp_path, *flags, script=("-m", "alma_jax.main"), env=None):
+  command = [sys.executable, *script, f"--config={ROOT}/configs/digits.py:ens", *flags,
              "--config.learner.num_members=2", f"--workdir={tmp_path}/run", f"--coordinator=127.0.0.1:{free_port()}",
-             "--num_processes=2", *flags]
-  return [subprocess.Popen([*command, f"--process_id={i}", *(of_second if i else ())], cwd=ROOT, text=True,
-                           env=os.environ | (env or {} if i else {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-          for i in range(2)]
-
-
-def test_two_processes_of_different_configs_are_refused_before_compute(tmp_path):
-  processes = start_two(tmp_path, of_second=["--config.train.learning_rate=0.05", "--config.train.epochs=6"])
-  for process in processes:
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert said.splitlines()[-1].endswith(
-        "the processes of this run differ in settings: train.epochs is 100 in process 0 and 6 in process 1; "
-        "train.learning_rate is 1.0 in process 0 and 0.05 in process 1.")
-  assert not (tmp_path / "run").exists()
+             "--num_processes=2"]
+  return [subprocess.Popen([*command, f"--process_id={i}"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, env=os.environ | (env or {} if i else {})) for i in range(2)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -57,27 +45,21 @@ from alma_jax.runs import settings
 prepare = settings.prepare
 
 def slow(*args):
-  time.sleep(SECONDS if "--process_id=1" in sys.argv else 0)
+  time.sleep(35 if "--process_id=1" in sys.argv else 0)
   return prepare(*args)
 
 settings.prepare = slow
 sys.exit(main.main())
 """
 
-@pytest.mark.parametrize(("seconds", "timeout"), [(40, 300), (30, 5)])
-def test_a_process_that_loads_slowly_is_waited_for(tmp_path, monkeypatch, seconds, timeout):
+def test_a_process_that_loads_slowly_is_waited_for(tmp_path, monkeypatch):
   script = tmp_path / "slow.py"
-  script.write_text(SLOW.replace("SECONDS", str(seconds)))
+  script.write_text(SLOW)
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
-  processes = start_two(tmp_path, "--config.train.epochs=2", f"--peer_timeout={timeout}", script=[str(script)])
+  processes = start_two(tmp_path, "--config.train.epochs=2", "--peer_timeout=300", script=[str(script)])
   said = [process.communicate(timeout=180)[1] for process in processes]
   assert "waiting for process 1 to report the data or devices" in said[0]
-  if timeout > seconds:
-    assert [process.returncode for process in processes] == [0, 0], said
-  else:
-    assert [process.returncode for process in processes] == [2, 2], said
-    assert "waited 5 s for process 1 to report the data or devices in vain; start all processes, or raise" in said[0]
-    assert "Traceback" not in said[0] + said[1]
+  assert [process.returncode for process in processes] == [0, 0], said
 
 
 def test_different_numbers_of_devices_get_a_sentence(tmp_path):

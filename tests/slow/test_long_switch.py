@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from test_switch import (
   ALL2,
-  ALL4,
   SMALL,
   WIDE,
   L,
@@ -23,17 +22,6 @@ from test_switch import (
 )
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_batch_of_groups_equals_its_parts():
-  network, windows = SMALL, make_windows(4)
-  variables = init(network)
-  (total, whole), grad = loss_and_grad(network, variables, windows, ALL4)
-  parts = [loss_and_grad(network, variables, jax.tree.map(lambda a, s=s: a[s], windows), ALL2)
-           for s in (slice(0, 2), slice(2, 4))]
-  add = lambda *trees: jax.tree.map(lambda *leaves: np.sum(leaves, 0), *trees)
-  assert_close(((total, whole), grad), add(*parts))
-  assert whole.dropped.sum() > 0
 
 
 def test_stacked_networks_equal_separate_ones():

@@ -149,7 +149,10 @@ def test_texts(tmp_path, books, monkeypatch):
   assert loss == pytest.approx(-expected.mean(), rel=1e-5)
   assert (run.metrics["perplexity"][-1], run.metrics["loss"][-1]) == pytest.approx((perplexity, loss), rel=1e-6)
   np.testing.assert_allclose(judged[0][counts], expected, rtol=1e-5, atol=1e-5)
-  np.testing.assert_allclose(chosen(exported(run)(tokens)), expected, rtol=1e-5, atol=1e-5)
+  found = exported(run)(tokens)
+  np.testing.assert_allclose(chosen(found), expected, rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(np.exp(found).sum(-1), 1, rtol=1e-5)
+  assert (run.path / "export/tokenizer.json").read_text() == (run.path / "tokenizer.json").read_text()
   for length in (1, 7, 16):  # of the context
     asked = sampling._next_log_probs(learner, setting.facts.problem, state, tokens[0, :length].tolist())
     np.testing.assert_allclose(asked[targets[0, length - 1]], judged[0][0, length - 1], rtol=1e-5, atol=1e-5)

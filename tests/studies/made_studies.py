@@ -1,16 +1,28 @@
 """Made runs of studies with known answers, and what tests read from the page of the claims."""
+import importlib
 import itertools
 import math
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 from runs import ROOT
 
+from alma_jax import commands
+
 
 @pytest.fixture(autouse=True)
 def _path(monkeypatch):
   monkeypatch.syspath_prepend(ROOT / "benchmarks")
+
+
+def script(name, monkeypatch, capsys, *flags):
+  """Runs benchmarks/NAME.py FLAGS in this process and the repository's folder; (exit code, output, errors)."""
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(sys, "argv", [name, *flags])
+  code = commands.exit_code(importlib.import_module(name).main)
+  return (code, *capsys.readouterr())
 
 
 # Worlds: {learner: (share of the CER of `sm`, multiples of its multiply-adds, parameters, and costs of a prediction)}.
@@ -108,10 +120,21 @@ def keep(folder, name, runs, stream, results=None):
   return claims.keep(report, results or folder, name)
 
 
-def verdicts(folder, column="verdict"):
-  """{(claim, study): verdict} of a folder of studies, or another column of its table."""
+def verdicts(folder, *more):
+  """{(claim, study): verdict} of a folder of studies, or with `more` columns of its table a list of such dicts."""
   import claims
-  return {(row["text"], row["study"]): row[column] for _, row in claims.verdicts(folder).iterrows()}
+  rows = [row for _, row in claims.verdicts(folder).iterrows()]
+  found = [{(row["text"], row["study"]): row[column] for row in rows} for column in ("verdict", *more)]
+  return found if more else found[0]
+
+
+def compared_once(monkeypatch, folder):
+  """Makes claims.py read and compare the runs of the folder only once."""
+  import claims
+  studies = claims.read_all(folder)
+  found = claims._found(studies)
+  monkeypatch.setattr(claims, "read_all", lambda unused: studies)
+  monkeypatch.setattr(claims, "_found", lambda unused: found)
 
 
 def judged(claim, rows):
