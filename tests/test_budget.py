@@ -25,7 +25,7 @@ def decided(config, shape=(6, 6)):
 
 @pytest.mark.parametrize(("learner", "changes", "shape"), [
     ("anytime", {"train__batch_size": 7}, (9, 9)), ("anytime", {"train__steps": 9}, (6, 6)),
-    ("anytime", {"stream__schedule": "every"}, (6, 6)),
+    ("anytime", {"stream__schedule": "every"}, (6, 6)), ("ens", {"train__steps": 9}, (6, 6)),
     ("anytime", {"model__width": 2, "train__budget": 1e7}, (6, 6)),  # more than `train.most_passes` would allow
     ("ens", {}, (6, 6)), ("gens", {}, (6, 6))])
 def test_a_run_spends_its_budget(tmp_path, capsys, learner, changes, shape):

@@ -139,7 +139,7 @@ def by_class(folder: pathlib.Path) -> Found:
   parts = splits(folder)
   if len(parts) > 1 or (parts and len(_folders(folder)) == 1 and not _loose(*parts.values())):
     raise BadInput(f"its {'folder' if len(parts) == 1 else 'folders'} "
-                   f"{listed(sorted(part.name for part in parts.values()))} "
+                   f"{listed(sorted(part.relative_to(folder).as_posix() for part in parts.values()))} "
                    f"{'looks like a split' if len(parts) == 1 else 'look like splits'} where the folders of classes "
                    "should be; move the folders of classes up, or rename these folders if they are classes.")
   classes: Classes = {}

@@ -1,7 +1,8 @@
 """The rule of `train.budget`: the width, the steps and the batch size that a budget pays for (docs/anytime.md).
 
 Fields that are 0 are free. A free width lets the network see RATIO examples for each of its parameters. A free batch
-size is about BATCH, and free steps use up the budget. Steps are whole numbers, so the batch size is adjusted last.
+size is about BATCH, and free steps use up the budget. Steps are whole numbers, so the batch size is adjusted last. If
+your steps would need batches larger than the data of a stage, the network is wider instead.
 """
 import dataclasses
 import functools
@@ -63,8 +64,9 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before:
   if _WIDTH in free:
     by_rule = functools.partial(_wanted, config, facts)
     found[_WIDTH] = _most(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
-  for path in filter(free.__contains__, (_STEPS, _BATCH)):
-    found[path] = _most(lambda value: spent(found | {path: value}), total)  # noqa: B023  it is called at once
+  for path in filter(free.__contains__, (_STEPS, _BATCH, _WIDTH)):
+    if path != _WIDTH or spent(found) * MOST < total:
+      found[path] = _most(lambda value: spent(found | {path: value}), total)  # noqa: B023  it is called at once
   if spent(found) > MOST * total:
     yours = listed(path for path in set_ if path not in free)
     least = "one step in every stage" if free & {_STEPS, _BATCH} else f"your {yours}"
