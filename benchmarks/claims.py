@@ -83,27 +83,27 @@ _SHORT = [
     ("**Larger networks win.** Take the next smaller network, and the CER rises by {0} on MNIST and by {1} on "
      "CIFAR-10.", {(1, "mnist"): "agrees", (1, "cifar"): "agrees", (1, "mnist_authors"): "agrees"}),
     ("**Ensembles beat learners that grow,** at the same width and waiting time and up to five times the compute. "
-     "Growing learners have a CER higher by {0} on MNIST and by {1} on CIFAR-10.",
+     "The CER of growing learners is {0} higher on MNIST and {1} higher on CIFAR-10.",
      {(3, "mnist"): "agrees", (3, "cifar"): "agrees", (3, "mnist_authors"): "agrees"}),
     ("**Train the networks of an ensemble apart only if they are large.** On MNIST, five networks trained as one "
-     "(UMix) have a CER higher by {0} than five trained apart (Ens) from width 32 on. Up to width 8, Ens has the "
-     "higher CER, by {1}. At equal compute, a single network beats Ens: its CER is lower by {2}.",
+     "(UMix) have a CER {0} higher than five trained apart (Ens), from width 32 on. Up to width 8, Ens has the higher "
+     "CER, by {1}. At equal compute, a single network beats Ens: its CER is {2} lower.",
      {(27, "mnist"): "agrees", (26, "mnist"): "agrees", (28, "mnist"): "disagrees"}),
-    ("**Growing does not pay at equal memory:** the best growing learner has a CER higher by {0} on MNIST and by {1} "
-     "on CIFAR-10. At equal training compute, mixtures and networks that grow lose to the best fixed learner, by {2} "
-     "on MNIST and {3} on CIFAR-10. Only *ensembles* that grow win, and only on MNIST: with them, the best growing "
-     "learner has a CER lower by {4}, and with the authors' early stopping by {5}. The first of these leads is not "
-     "significant if all studies of MNIST are corrected together. On CIFAR-10 the CER is higher by {6}. "
-     "[More on growing](growth.md).",
+    ("**Growing does not pay at equal memory:** the CER of the best growing learner is {0} higher on MNIST and {1} "
+     "higher on CIFAR-10. At equal training compute, mixtures and networks that grow lose to the best fixed learner, "
+     "by {2} on MNIST and {3} on CIFAR-10. Only *ensembles* that grow win, and only on MNIST: if they count too, the "
+     "CER of the best growing learner is {4} lower, and {5} lower with the authors' early stopping. The first of these "
+     "leads is not significant if all studies of MNIST are corrected together. On CIFAR-10 the best growing learner "
+     "still loses, by {6}. [More on growing](growth.md).",
      {(7, "mnist"): "agrees", (7, "cifar"): "agrees", (39, "mnist"): "agrees", (39, "cifar"): "agrees",
       (6, "mnist"): "disagrees", (6, "mnist_authors"): "disagrees", (6, "cifar"): "agrees"}),
-    ("**The shortest waiting time ends worst.** If you train on every mega-batch, the final error is higher by {0} on "
-     "MNIST and by {1} on CIFAR-10.", {(18, "mnist"): "agrees", (18, "cifar"): "agrees"}),
-    ("**Replay helps, but you pay for it.** Without it the CER is higher by {0} on MNIST and by {1} on CIFAR-10. At "
-     "equal compute the CER *with* it is higher by {2} on MNIST.",
+    ("**The shortest waiting time ends worst.** If you train on every mega-batch, the final error is {0} higher on "
+     "MNIST and {1} higher on CIFAR-10.", {(18, "mnist"): "agrees", (18, "cifar"): "agrees"}),
+    ("**Replay helps, but you pay for it.** Without it the CER is {0} higher on MNIST and {1} higher on CIFAR-10. At "
+     "equal compute the CER *with* it is {2} higher on MNIST.",
      {(21, "mnist_replay"): "agrees", (21, "cifar"): "agrees", (24, "mnist_replay"): "agrees"}),
     ("**Having all data at once is better.** Trained piece by piece, with as many steps, language models end with a "
-     "perplexity higher by {0}.", {(25, "text"): "agrees"}),
+     "perplexity {0} higher.", {(25, "text"): "agrees"}),
 ]
 # Columns of the matrix: data sets, and their studies; the first one that measured a claim fills the cell.
 _COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_authors",),
@@ -115,11 +115,12 @@ _METHOD = """
   and test the averages (t test, two-sided), corrected for all claims, or all further questions, on the same study
   (Holm). Significant means p below 0.05. Intervals are not corrected.
 {few_seeds}
-- **Groups.** We also test each learner, width and waiting time, and single comparisons, corrected for their number. In
-  `verdicts.csv`, ▲ marks those significantly for the claim, ▼ those against it.
+- **Groups.** We also test each learner, width and waiting time, and single comparisons, with their own variances alone,
+  corrected for their number. In `verdicts.csv`, ▲ marks those significantly for the claim, ▼ those against it.
 - **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
-- **Wrong verdicts.** We made up studies without any effect, from the noise of a study's own runs. Of 100 with the runs
-  of CIFAR-10, 5 had a verdict other than "cannot tell", of 100 with the texts 3, and with replay and growth on MNIST 2
+- **Wrong verdicts.** We made up studies without any effect, from the noise in the runs of a real one. In them, any
+  verdict other than "cannot tell" is wrong. Of 100 made from CIFAR-10, 5 had a wrong verdict; of 100 from small text,
+  3; of 100 from replay and growth on MNIST, 2; of 40 from MNIST, none
   (`python benchmarks/null_studies.py docs/results --study cifar --repeats 100`).
 - **Costs** are counted, not tested.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
@@ -130,13 +131,13 @@ _METHOD = """
 - **The compute of replay** is (S + 1) / 2 times that without, at S stages. The paper's 4.5 is the extra compute beyond
   one pass at S = 10. Its 122.5 is (1 + ... + 49) / 10, probably a slip for (1 + ... + 49) / 50 = 24.5, at S = 50.
 """
-_FEW_SEEDS = """- **Few seeds.** Three seeds say little about how much an average varies, so we also ask the other
-comparisons of the study (a moderated t test: Smyth, 2004,
-[doi:10.2202/1544-6115.1027](https://doi.org/10.2202/1544-6115.1027)). We draw a line through the variances of all
-comparisons and averages, against the number of comparisons averaged (both as logarithms). The less they scatter around
-it, beyond the scatter that three seeds cause, the more it counts: like {worth} further seeds. The variance that we test
-with is the mean of the claim's own and the line's, weighted by their degrees of freedom. Effects in points are tested
-alone."""
+_FEW_SEEDS = """- **Few seeds.** Three seeds say little about how much an average varies, so we also use how much the
+study's other comparisons vary (a moderated t test: Smyth, 2004,
+[doi:10.2202/1544-6115.1027](https://doi.org/10.2202/1544-6115.1027)). We fit a line to the variances of all comparisons
+and averages, against the number of comparisons averaged (both as logarithms). The less the variances scatter around the
+line, beyond the scatter that three seeds cause, the more the line counts. In further seeds, it is worth {worth}. We
+test with the mean of the claim's own variance and the line's, weighted by their degrees of freedom. Effects in points
+are tested with their own variance alone."""
 _COMMANDS = """
 ## The files
 
@@ -492,8 +493,8 @@ _Said = Evidence | Judged | str | None
 def _found(studies: Mapping[str, Runs | None]) -> dict[tuple[int, str], tuple[list[Cell], _Said]]:
   """{(number of a claim, study): (its comparisons, what they say)}, of the studies that a claim names.
 
-  Of several orders of the seeds (evidence.orders) it is the one that says least. Effects in points, and counts, say
-  nothing about how logarithms of ratios vary.
+  Of several orders of the seeds (evidence.orders), the one that says least counts. Claims in points and claims about
+  counts have no part in the Spread of a study, which is about logarithms of ratios.
   """
   compared = {(number, name): _compared(claim, name, studies) for number, claim in enumerate(_ALL, 1)
               for name in studies if name in (*claim.studies, *claim.also)}

@@ -3,13 +3,13 @@
 An effect is the logarithm of a ratio, or a difference, and positive if it supports the claim. A cell is one comparison
 of two kinds of runs, for example one learner at one waiting time; it has an effect for each seed that both kinds have.
 The effect of a claim is the mean over its cells, and is tested over seeds (two-sided), because runs of one seed are not
-independent. Three seeds say little about how a mean varies. What the study's other comparisons say about it counts as
-further seeds (a moderated t test: Smyth, 2004; see Spread). Whether it is so everywhere is asked of groups of cells,
-for example all of one learner: a single cell of three seeds is hardly ever significant once it is corrected for many
-cells. All claims of a study, on streams of tasks those about one network, are tested together (Holm, 1979): if there is
-no effect in any of them, the mean of one is significant with a probability of at most 5 %, also if the claim compares
-the best of several kinds (`best`, `orders`). The groups and the cells of a claim are corrected for their own number
-alone.
+independent. Three seeds say little about how a mean varies; how the study's other comparisons vary counts as further
+seeds (a moderated t test: Smyth, 2004; see Spread). Whether it is so everywhere is asked of groups of cells, for
+example all of one learner: a single cell of three seeds is hardly ever significant once it is corrected for many cells.
+All claims of a study, on streams of tasks those about one network, are tested together (Holm, 1979): if there is no
+effect in any of them, the mean of one is significant with a probability of at most 5 %, also if the claim compares the
+best of several kinds (`best`, `orders`). The groups and the cells of a claim are tested with their own variances, and
+corrected for their own number alone.
 """
 import itertools
 import math
@@ -61,8 +61,8 @@ class Spread(NamedTuple):
   """How effects of a study vary over seeds: the prior distribution of a variance.
 
   The variance of the mean of n cells is `scale` n^`power` times `freedom` / X, with X of a chi-squared distribution of
-  `freedom` degrees of freedom, which count like those of further seeds. Without any, nothing is known beforehand, and
-  the test is Student's.
+  `freedom` degrees of freedom, which count like those of further seeds. If `freedom` is 0, nothing is known beforehand,
+  and the test is Student's t test.
   """
   scale: float = 1.0
   power: float = 0.0
@@ -72,8 +72,8 @@ class Spread(NamedTuple):
   def of(cls, claims: Iterable[Iterable[Cell]]) -> "Spread":
     """The Spread of the cells of some claims, and of the means over the cells of each.
 
-    Of the logarithms of their variances, a line over log n gives `scale` and `power`; what they scatter around it
-    beyond what variances of so few seeds do gives `freedom` (Smyth, 2004, section 6.2).
+    A line through the logarithms of their variances, over log n, gives `scale` and `power`. Their scatter around it,
+    beyond the scatter that so few seeds cause, gives `freedom` (Smyth, 2004, section 6.2).
     """
     effects = [found.effects for cells in claims if (found := _whole(cells)) and found.effects.shape[1] >= FEWEST]
     found = [(row.var(ddof=1), size, row.size - 1) for each in effects
@@ -91,7 +91,7 @@ class Spread(NamedTuple):
     return cls(math.exp(level + special.digamma(freedom / 2) - math.log(freedom / 2)), power, freedom)
 
 
-NOTHING = Spread()  # is known
+NOTHING = Spread()  # nothing is known beforehand
 
 
 class Evidence(NamedTuple):
@@ -149,7 +149,7 @@ class _Whole(NamedTuple):
 
 
 def _whole(cells: Iterable[Cell]) -> _Whole | None:
-  """The seeds that count are those that at least half of the cells have; None if no cell has all of them."""
+  """The cells that have all seeds that count, those of at least half of the cells; None if no cell has all of them."""
   there = [cell for cell in cells if cell.effects]
   every = sorted({seed for cell in there for seed in cell.effects})
   seeds = [seed for seed in every if 2 * sum(seed in cell.effects for cell in there) >= len(there)]
@@ -177,9 +177,9 @@ def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING) 
     return Evidence(mean, float(effects.min()), float(effects.max()), math.nan, seeds, len(whole), supporting,
                     supporting, opposing, span, [group for group, _ in groups], left_out, True)
   groups = _groups(whole, (means > 0).tolist())
-  parts = [list(range(len(whole))), *([i] for i in range(len(whole))), *(places for _, places in groups)]
-  of_all, *others = estimated(np.stack([effects[part].mean(0) for part in parts]), [*map(len, parts)], spread)
-  of_cells, of_groups = others[:len(whole)], others[len(whole):]
+  (of_all,) = estimated(effects.mean(0)[None], len(whole), spread)
+  parts = estimated(np.stack([*effects, *(effects[places].mean(0) for _, places in groups)]))
+  of_cells, of_groups = parts[:len(whole)], parts[len(whole):]
   significant = [np.sign(each.mean) for each, p in zip(of_cells, holm([each.p for each in of_cells])) if p < LEVEL]
   signed = [group._replace(sign=int(np.sign(each.mean)) if p < LEVEL else 0)
             for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
@@ -214,18 +214,18 @@ def _in_order(group: Group) -> tuple[list[float], str]:
   return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", group.value)], group.value
 
 
-def estimated(rows: np.ndarray, sizes: Sequence[int] = (1,), spread: Spread = NOTHING) -> list[Estimate]:
+def estimated(rows: np.ndarray, size: int = 1, spread: Spread = NOTHING) -> list[Estimate]:
   """The Estimate of each row of one value per seed [N, S]; without an interval if there are fewer than FEWEST seeds.
 
   Args:
     rows: float [N, S].
-    sizes: of how many cells each row is the mean.
+    size: of how many cells each row is the mean.
     spread: what is known beforehand about their variances.
   """
   num, means = rows.shape[1], rows.mean(1)
   if num < FEWEST:
     return [Estimate(float(mean), math.nan, math.inf, math.nan, num) for mean in means]
-  freedom, prior = spread.freedom + num - 1, spread.scale * np.array(sizes, float)**spread.power
+  freedom, prior = spread.freedom + num - 1, spread.scale * size**spread.power
   errors = np.sqrt((spread.freedom * prior + (num - 1) * rows.var(1, ddof=1)) / freedom / num)
   errors[errors <= statistics.ROUNDING * abs(rows).max(1)] = math.nan
   margins = np.nan_to_num(stats.t.ppf(1 - LEVEL / 2, freedom) * errors, nan=math.inf)
@@ -263,9 +263,8 @@ def basis(found: Evidence, adjusted: float) -> str:
 def seeds_to_decide(found: Evidence, adjusted: float) -> int | None:
   """How many seeds would make the mean effect significant, if it and its standard deviation did not change.
 
-  Assumes that the correction multiplies p by the same factor as now, and that other comparisons say as much about the
-  deviation. None if the effect is already significant, is not
-  tested, or needs more than MOST_SEEDS.
+  Assumes that the correction multiplies p by the same factor as now, and that the other comparisons still count as the
+  same number of seeds. None if the effect is already significant, is not tested, or needs more than MOST_SEEDS.
   """
   if not (math.isfinite(found.high) and found.p > 0 and adjusted >= LEVEL):
     return None

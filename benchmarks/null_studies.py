@@ -3,11 +3,11 @@
     python benchmarks/null_studies.py docs/results --study mnist --repeats 200
 
 Takes the kinds of runs, the seeds and the costs of a study (benchmarks/claims.py), and replaces every score by one that
-depends on chance alone. The logarithms are as noisy, and the runs of a seed as alike, as in the study: they are its
-own, without the mean of each kind, turned by a random rotation of the seeds (Langsrud, 2005). With --normal they are
-normal, and the runs of a seed share half of the variance. Any verdict on a claim that is tested is then wrong, except
-"cannot tell". Prints the share of the repetitions that have one, and the claims that have it most often. Claims that
-compare costs are not counted.
+depends on chance alone. The new logarithms are the study's own, less the mean of each kind, and rotated at random over
+the seeds (Langsrud, 2005). So they are as noisy, and the runs of a seed as alike, as in the study. With --normal they
+are drawn from a normal distribution instead, and the runs of a seed share half of the variance. Either way, any verdict
+on a tested claim is wrong, except "cannot tell". Prints the share of the repetitions that have a wrong verdict, and the
+claims that have one most often. Claims that compare costs are not counted.
 """
 import collections
 import pathlib
@@ -61,7 +61,7 @@ def wrong_verdicts(studies: Mapping[str, Runs], study: str, runs: Runs) -> dict[
 
 
 def turned(runs: Runs, rng: np.random.Generator) -> Runs:
-  """The runs with the noise of their own scores and final errors, without an effect, and no stream."""
+  """The runs with the noise of their own scores and final errors, but no effects and no stream."""
   table, num = runs.table.copy(), runs.table["seed"].nunique()
   turn = stats.ortho_group.rvs(num, random_state=rng) * np.sqrt(num / (num - 1))
   kinds, seeds = claims.kinds_of(table), table["seed"]
