@@ -137,7 +137,7 @@ study's other comparisons vary (a moderated t test: Smyth, 2004,
 and averages, against the number of comparisons averaged (both as logarithms). The less the variances scatter around the
 line, beyond the scatter that three seeds cause, the more the line counts. In further seeds, it is worth {worth}. We
 test with the mean of the claim's own variance and the line's, weighted by their degrees of freedom. Effects in points
-are tested with their own variance alone."""
+and claim 12 are tested with their own variance alone."""
 _COMMANDS = """
 ## The files
 
@@ -285,7 +285,7 @@ def _size(found: Any) -> str:
 def _worth(rows: list[Row]) -> str:
   """How many further seeds the other comparisons of each study count as."""
   worth = {study: found.freedom - found.seeds + 1 for _, study, found in rows
-           if isinstance(found, Evidence) and found.freedom >= found.seeds}
+           if isinstance(found, Evidence) and found.freedom > found.seeds - 1}
   return ", ".join(f"{number:.1f} ({STUDIES[study].label})" for study, number in worth.items()) or "0"
 
 

@@ -100,7 +100,7 @@ class Evidence(NamedTuple):
   Attributes:
     mean, low, high: the mean effect and its 95 % interval, which is infinite without a test. If `exact`, the lowest
       and the highest effect of all cells and seeds instead of the interval.
-    p: of the test; NaN if there are fewer than FEWEST seeds, or no variation over seeds.
+    p: of the test; NaN if there are fewer than FEWEST seeds, or nothing is known of the variation over seeds.
     seeds: number of seeds.
     cells, positive: number of cells, and of those whose mean supports the claim; if `exact`, on all seeds.
     supporting, opposing: number of cells that are significantly for and against the claim (Holm over the cells; if

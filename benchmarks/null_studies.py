@@ -4,10 +4,11 @@
 
 Takes the kinds of runs, the seeds and the costs of a study (benchmarks/claims.py), and replaces every score by one that
 depends on chance alone. The new logarithms are the study's own, less the mean of each kind, and rotated at random over
-the seeds (Langsrud, 2005). So they are as noisy, and the runs of a seed as alike, as in the study. With --normal they
-are drawn from a normal distribution instead, and the runs of a seed share half of the variance. Either way, any verdict
-on a tested claim is wrong, except "cannot tell". Prints the share of the repetitions that have a wrong verdict, and the
-claims that have one most often. Claims that compare costs are not counted.
+the seeds (Langsrud, 2005). So they are as noisy, and the runs of a seed as alike, as in the study; but with three seeds
+the noise of all kinds has two dimensions, so that wrong verdicts come together. With --normal they are drawn from a
+normal distribution instead, and the runs of a seed share half of the variance. Either way, any verdict on a tested
+claim is wrong, except "cannot tell". Prints the share of the repetitions that have a wrong verdict, and the claims that
+have one most often. Claims that compare costs are not counted.
 """
 import collections
 import pathlib

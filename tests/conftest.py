@@ -32,9 +32,9 @@ from alma_jax.sweeps import pool, states, worker
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-os.environ["NPROC"] = "1"  # of XLA's threads in this process: the workers share the cores
-jax.devices()  # from now on there are eight, whatever a test sets
-del os.environ["NPROC"]
+with pytest.MonkeyPatch.context() as patched:
+  patched.setenv("NPROC", "1")  # of XLA's threads in this process: the workers share the cores
+  jax.devices()  # from now on there are eight, whatever a test sets
 runtime.setup()
 gc.freeze()  # what the imports have made is not looked through again in each collection
 

@@ -1,4 +1,4 @@
-"""Stopped at every cut and resumed, a run of every learner and every protocol equals the one that was not stopped."""
+"""Stopped at every cut and resumed, a run of every protocol and every kind of state equals one that was not stopped."""
 import collections
 import shutil
 
@@ -26,7 +26,7 @@ from alma_jax.learners import dual
 
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")
 
-IMAGES = ("sm", "ens", "gens", "bagging", "boosting", "gmoe", "ff")
+IMAGES = ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff")
 # 2 epochs a stage, in batches of 32, which patience may end; earlier examples are replayed.
 PLAIN = dict(train__epochs=2, train__patience=1, train__batch_size=32, stream__replay=0.5)
 # 2 stages of 3 steps after mega-batches 1 and 2 of 3, with every option that keeps something from stage to stage.
@@ -36,8 +36,8 @@ FULL = dict(stream__num_megabatches=3, stream__schedule="geometric", stream__fac
 ADAPTIVE = {field: value for field, value in FULL.items() if field != "stream__factor"} | dict(
     stream__schedule="adaptive", stream__price=1e-6, stream__num_megabatches=4)
 OPTIONS = {
-    "ens": dict(learner__num_members=2), "bagging": dict(learner__members_per_stage=2), "gmoe": dict(
-        learner__gating="hard", learner__keep_optimizer=True),
+    "ens": dict(learner__num_members=2), "umix": dict(learner__num_members=2),
+    "bagging": dict(learner__members_per_stage=2), "gmoe": dict(learner__gating="hard", learner__keep_optimizer=True),
     "hmoe": dict(learner__split_every=1, learner__min_shard=3, model__num_experts=2)}
 DUAL = dict(stream__replay=0.0, stream__replay_share="uniform", stream__memory_policy="agreement", train__steps=6,
             train__patience=0)
@@ -61,7 +61,7 @@ TEXT_GMOE = TEXT | dict(
     model__gates="tree", learner__add_experts=(1,), train__learning_rate=(1e4, 0.01), learner__average=0.4,
     learner__start="average", stream__waiting_time=1)
 TASK = dict(stream__num_megabatches=3, train__epochs=1, train__batch_size=150, log__lca=2)
-TASKS = {learner: TASK for learner in ("select", "mntdp")}
+TASKS = {learner: TASK for learner in ("finetune", "select", "mntdp")}
 TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
     learner__search="reinforce", learner__search_steps=3), "independent": TASK | FREE | dict(
     train__learning_rate=(0.01, 0.001), train__weight_decay=(0.1,))}

@@ -212,3 +212,15 @@ def test_a_network_draws_anew_at_every_step_and_epoch():
     fitting, _ = loop.advance(loop.begin(loop.Training(spec, variables, data._replace(stage=stage))), 8)
     drawn += np.asarray(fitting.state.members.now.stats["drawn"][0]).tolist()
   assert len(set(drawn)) == 16  # 2 stages, 4 epochs of 2 steps
+
+
+@pytest.mark.slow
+def test_members_are_selected_one_by_one():
+  x, y = blobs(240, seed=5)
+  noisy = np.where(np.random.default_rng(0).random(240) < 0.4, (y + 1) % 3, y)
+  setting = setting_of("ens", data=(x, noisy, *blobs(60, seed=1)), train__epochs=20, learner__num_members=4)
+  _, report, epochs = train_stage(setting, setting.learner.init(), 0)
+  best = np.min([e.members["val_error"] for e in epochs], axis=0)
+  first = [int(np.argmin([e.members["val_error"][m] for e in epochs])) for m in range(4)]
+  assert len(set(first)) > 1  # the best epochs differ
+  assert report.val == pytest.approx(best.mean(), abs=1e-6)

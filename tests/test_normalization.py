@@ -161,6 +161,28 @@ def config_and_data():
   return changes, table(permuted(480, NIGHTS, 0.1, 0))
 
 
+def run_live(monkeypatch, tmp_path, config, data, learner, changes, dispatches):
+  """The run of a config, live and stopped after so many dispatches again and again, in the folder cut."""
+  folder, parts = make_folder(tmp_path / "live", data), Parts(config, data)
+  for t in range(1, NIGHTS + 1):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  one_step_a_dispatch(monkeypatch)
+  while interrupted(live_config(folder, learner, **changes | {"log__predictor": False}), tmp_path / "cut", dispatches):
+    pass
+
+
+@pytest.mark.slow
+def test_what_is_remembered_gets_the_new_constants_too(tmp_path, monkeypatch):
+  changes, data = config_and_data()
+  changes |= {"train__steps": 10, "stream__memory_size": 40, "stream__schedule": "every"}
+  config = small_config("anytime", **changes)
+  run = alma_jax.run(config, tmp_path / "run", data=data)
+  assert run.lines[CHANGE - 1]["renormalized"] == [0]
+  run_live(monkeypatch, tmp_path, config, data, "anytime", changes, 5)
+  assert_same_results(tmp_path / "run", tmp_path / "cut")
+
+
 def test_a_pixel_whose_scale_appears_later(tmp_path, monkeypatch, capsys):
   """The run recovers, and exports the constants of each stage; live and stopped again and again, it is the same."""
   changes, (x, y, x_test, y_test) = config_and_data()
@@ -171,13 +193,7 @@ def test_a_pixel_whose_scale_appears_later(tmp_path, monkeypatch, capsys):
       capsys.readouterr().err)
   assert [line.get("renormalized") for line in run.lines] == [None, None, [[0, 0, 0]], None]
   assert run.summary["final_error"] < 0.25  # of chance 0.5
-  folder, parts = make_folder(tmp_path / "live", data), Parts(config, data)
-  for t in range(1, NIGHTS + 1):
-    parts.drop(folder, t)
-  (folder / "end").touch()
-  one_step_a_dispatch(monkeypatch)
-  while interrupted(live_config(folder, "gens", **changes | {"log__predictor": False}), tmp_path / "cut", 61):
-    pass
+  run_live(monkeypatch, tmp_path, config, data, "gens", changes, 61)
   assert_same_results(tmp_path / "run", tmp_path / "cut")
   for stage in (1, 2):
     place = exporting.export(run, stage, tmp_path / f"export{stage}")

@@ -12,12 +12,13 @@ from test_peers import free_port
 pytestmark = pytest.mark.slow
 
 
-def start_two(tmp_path, *flags, script=("-m", "alma_jax.main"), env=None):
+def start_two(tmp_path, *flags, of_second=(), script=("-m", "alma_jax.main"), env=None):
   command = [sys.executable, *script, f"--config={ROOT}/configs/digits.py:ens", *flags,
              "--config.learner.num_members=2", f"--workdir={tmp_path}/run", f"--coordinator=127.0.0.1:{free_port()}",
              "--num_processes=2"]
-  return [subprocess.Popen([*command, f"--process_id={i}"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE, env=os.environ | (env or {} if i else {})) for i in range(2)]
+  return [subprocess.Popen([*command, f"--process_id={i}", *(of_second if i else ())], cwd=ROOT, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | (env or {} if i else {}))
+          for i in range(2)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -36,6 +37,17 @@ def test_two_processes_end_together(tmp_path, number):
     assert processes[0].returncode == 1
     assert said[0].splitlines()[-1].startswith("error: process 1 has ended unexpectedly; run the command again")
     assert len(said[0].splitlines()) < 6, said[0]
+
+
+def test_two_processes_of_different_configs_are_refused_before_compute(tmp_path):
+  processes = start_two(tmp_path, of_second=["--config.train.learning_rate=0.05", "--config.train.epochs=6"])
+  for process in processes:
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert said.splitlines()[-1].endswith(
+        "the processes of this run differ in settings: train.epochs is 100 in process 0 and 6 in process 1; "
+        "train.learning_rate is 1.0 in process 0 and 0.05 in process 1.")
+  assert not (tmp_path / "run").exists()
 
 
 SLOW = """
