@@ -224,13 +224,13 @@ def estimated(rows: np.ndarray, size: int = 1, spread: Spread = NOTHING) -> list
   """
   num, means = rows.shape[1], rows.mean(1)
   if num < FEWEST:
-    return [Estimate(float(mean), math.nan, math.inf, math.nan, num) for mean in means]
+    return [each._replace(margin=math.inf, p=math.nan) for each in statistics.estimates(rows)]
   freedom, prior = spread.freedom + num - 1, spread.scale * size**spread.power
   errors = np.sqrt((spread.freedom * prior + (num - 1) * rows.var(1, ddof=1)) / freedom / num)
-  errors[errors <= statistics.ROUNDING * abs(rows).max(1)] = math.nan
-  margins = np.nan_to_num(stats.t.ppf(1 - LEVEL / 2, freedom) * errors, nan=math.inf)
-  return [Estimate(*map(float, each), num) for each in zip(means, errors, margins,
-                                                           2 * stats.t.sf(abs(means) / errors, freedom))]
+  vary = errors > statistics.ROUNDING * abs(rows).max(1)
+  margins = np.where(vary, stats.t.ppf(1 - LEVEL / 2, freedom) * errors, math.inf)
+  ps = 2 * stats.t.sf(abs(means) / np.where(vary, errors, math.nan), freedom)
+  return [Estimate(*map(float, each), num) for each in zip(means, errors, margins, ps)]
 
 
 def verdict(found: Evidence, adjusted: float) -> str:

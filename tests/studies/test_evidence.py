@@ -53,6 +53,13 @@ def test_other_comparisons_count_as_further_seeds():
   assert evidence.seeds_to_decide(weighty, 10 * weighty.p) == 4
 
 
+def test_equal_values_have_an_error_but_no_test():
+  import evidence
+  (found,) = evidence.estimated(np.full((1, 3), 0.2))
+  assert (found.mean, found.error, found.margin) == (pytest.approx(0.2), pytest.approx(0, abs=1e-12), math.inf)
+  assert math.isnan(found.p)
+
+
 def test_what_the_comparisons_of_a_study_say_about_their_variances():
   """Of many claims the parameters are found again; of few nothing is known."""
   import evidence
