@@ -24,8 +24,8 @@ TOY = {
                '"devices": 1}\n'
                'MNIST = {"model.name": "mlp", "stream.num_megabatches": 5, "train.steps": 4, "devices": 1}\n'
                'BUDGET, EPOCHS = {"train.budget": 1e7}, {"train.epochs": 1}',
-    "modular": 'PARTS, CODED = 20, 100\nIMAGES, RUNS = 200, {"model.name": "mlp", "train.epochs": 1, "devices": 1}\n'
-               'TASKS = {"model.width": 8, "stream.num_megabatches": 5, "train.epochs": 1, "devices": 1}',
+    "modular": 'PARTS, CODED = 20, 100\nIMAGES, RUNS = 200, {"train.epochs": 1, "devices": 1}\n'
+               'TASKS = {"stream.num_megabatches": 5, "train.epochs": 1, "devices": 1}',
     "drift": 'SIZE = {"model.name": "mlp", "stream.num_megabatches": 4, "dataset.megabatch_size": 20, "devices": 1}\n'
              'BUDGET, STREAMS, NIGHTS = {"train.budget": 1e7}, ["rotate"], 2',
     "analysis": 'FIELDS = "--config.train.epochs=1 --config.stream.num_megabatches=5 --config.model.width=4"',
