@@ -120,8 +120,8 @@ _METHOD = """
 - **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
 - **Wrong verdicts.** We made up studies without any effect, from the noise in the runs of a real one. In them, any
   verdict other than "cannot tell" is wrong. Of 100 made from CIFAR-10, 6 had a wrong verdict; of 100 from small text,
-  6; of 100 from replay and growth on MNIST, 2; of 50 from MNIST, 1
-  (`python benchmarks/null_studies.py docs/results --study cifar --repeats 100`).
+  6; of 100 from replay and growth on MNIST, 2; of 50 from MNIST, 1; of 50 from MNIST with noise of one normal
+  distribution (`--normal`), 4 (`python benchmarks/null_studies.py docs/results --study cifar --repeats 100`).
 - **Costs** are counted, not tested.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
   have a kind that costs {near} to {slack} times as much.
