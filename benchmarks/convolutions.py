@@ -134,6 +134,7 @@ WAYS = {
     "nine matrix products, one per position in the kernel": (nine, nine_gradient),
     "one matrix product of shifted rows and shifted columns": (None, convolution._kernel_grad),
     "one matrix product of all patches (im2col)": (patches, None),
+    "one matrix product for two neighbours at once": (convolution._conv_by_pairs, None),
     "the batch in two halves, as two convolutions": (halves, None),
     "the batch in two halves, as two groups of one convolution": (groups, groups_gradient)}
 

@@ -73,7 +73,7 @@ CASES |= {"live sm": FULL, "offline expert": {},
                                               stream__memory_size=0),
           "live anytime": BUDGET, "live dual": PLAIN | DUAL, "live text gmoe": TEXT_GMOE,
           "drift gens": PLAIN | dict(dataset__change="rotate", dataset__megabatch_size=30),
-          "offline sm adaptive": ADAPTIVE, "offline gens compact": MUON, "offline hmoe rounds": ROUNDS}
+          "offline hmoe adaptive": ADAPTIVE, "offline gens compact": MUON, "offline hmoe rounds": ROUNDS}
 CASES |= {f"offline text {learner}": changes for learner, changes in TEXTS.items()}
 CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}
 QUICK = ("offline sm", "live gens", "tasks select", "drift gens")

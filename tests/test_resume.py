@@ -80,7 +80,7 @@ sys.exit(main.main())
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])  # SIGTERM is above
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_stopped_while_data_are_loaded(tmp_path, number, code):
   process = subprocess.Popen([sys.executable, "-c", SLOW_DATA, str(tmp_path / "run")], cwd=ROOT,
                              stdout=subprocess.PIPE, text=True)

@@ -64,9 +64,11 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before:
   if _WIDTH in free:
     by_rule = functools.partial(_wanted, config, facts)
     found[_WIDTH] = _most(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
-  for path in filter(free.__contains__, (_STEPS, _BATCH, _WIDTH)):
-    if path != _WIDTH or spent(found) * MOST < total:
-      found[path] = _most(lambda value: spent(found | {path: value}), total)  # noqa: B023  it is called at once
+  use_up = lambda path: _most(lambda value: spent(found | {path: value}), total)
+  for path in filter(free.__contains__, (_STEPS, _BATCH)):
+    found[path] = use_up(path)
+  if _WIDTH in free and spent(found) * MOST < total:
+    found[_WIDTH] = use_up(_WIDTH)
   if spent(found) > MOST * total:
     yours = listed(path for path in set_ if path not in free)
     least = "one step in every stage" if free & {_STEPS, _BATCH} else f"your {yours}"

@@ -168,7 +168,7 @@ def test_s3_server_that_is_down(server, digits, tmp_path, monkeypatch):
 
 
 def test_two_processes_share_the_local_copy(tmp_path, monkeypatch, programs):
-  """Process 0 uploads; a process that does not see its local copy is refused."""
+  """Process 0 uploads what it has; a process that does not see its local copy is refused."""
   store = f"file://{tmp_path}/store/x"
 
   def together(*homes):

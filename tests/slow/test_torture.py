@@ -1,4 +1,4 @@
-"""The short form of benchmarks/torture.py: each harm once."""
+"""The short form of benchmarks/torture.py: each harm once or twice."""
 import re
 import subprocess
 import sys
@@ -12,8 +12,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_short_torture():
   done = subprocess.run(
-      [sys.executable, "benchmarks/torture.py", "--minutes=1", "--counts=0.01", "--cases", "gens"], cwd=ROOT,
-      capture_output=True, text=True)
+      [sys.executable, "benchmarks/torture.py", "--minutes=1", "--counts=0.02", "--cases", "gens", "live"],
+      cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 0, done.stdout + done.stderr
   rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", done.stdout, re.MULTILINE)
   trials = {part: int(count) for part, count, *_ in rows}
