@@ -76,9 +76,9 @@ class Spread(NamedTuple):
     beyond the scatter that so few seeds cause, gives `freedom` (Smyth, 2004, section 6.2).
     """
     effects = [found.effects for cells in claims if (found := _whole(cells)) and found.effects.shape[1] >= FEWEST]
-    found = [(row.var(ddof=1), size, row.size - 1) for each in effects
-             for size, rows in ((1, each), (len(each), each.mean(0, keepdims=True)))[:1 + (len(each) > 1)]
-             for row in rows if row.std() > statistics.ROUNDING * abs(row).max()]
+    found = [(each.num * each.error**2, size, each.num - 1) for rows in effects
+             for size, means in ((1, rows), (len(rows), rows.mean(0, keepdims=True)))[:1 + (len(rows) > 1)]
+             for each in statistics.estimates(means) if math.isfinite(each.margin)]
     if len(found) < _FEWEST_VARIANCES:
       return cls()
     variances, sizes, degrees = np.array(found).T
@@ -177,9 +177,8 @@ def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING) 
     return Evidence(mean, float(effects.min()), float(effects.max()), math.nan, seeds, len(whole), supporting,
                     supporting, opposing, span, [group for group, _ in groups], left_out, True)
   groups = _groups(whole, (means > 0).tolist())
-  (of_all,) = estimated(effects.mean(0)[None], len(whole), spread)
-  parts = estimated(np.stack([*effects, *(effects[places].mean(0) for _, places in groups)]))
-  of_cells, of_groups = parts[:len(whole)], parts[len(whole):]
+  alone, *parts = estimated(np.stack([effects.mean(0), *effects, *(effects[places].mean(0) for _, places in groups)]))
+  of_all, of_cells, of_groups = moderated(alone, len(whole), spread), parts[:len(whole)], parts[len(whole):]
   significant = [np.sign(each.mean) for each, p in zip(of_cells, holm([each.p for each in of_cells])) if p < LEVEL]
   signed = [group._replace(sign=int(np.sign(each.mean)) if p < LEVEL else 0)
             for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
@@ -214,23 +213,21 @@ def _in_order(group: Group) -> tuple[list[float], str]:
   return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", group.value)], group.value
 
 
-def estimated(rows: np.ndarray, size: int = 1, spread: Spread = NOTHING) -> list[Estimate]:
-  """The Estimate of each row of one value per seed [N, S]; without an interval if there are fewer than FEWEST seeds.
+def estimated(rows: np.ndarray) -> list[Estimate]:
+  """The Estimate of each row of one value per seed [N, S]; without an interval if there are fewer than FEWEST seeds."""
+  found = statistics.estimates(rows)
+  return found if rows.shape[1] >= FEWEST else [each._replace(margin=math.inf, p=math.nan) for each in found]
 
-  Args:
-    rows: float [N, S].
-    size: of how many cells each row is the mean.
-    spread: what is known beforehand about their variances.
-  """
-  num, means = rows.shape[1], rows.mean(1)
-  if num < FEWEST:
-    return [each._replace(margin=math.inf, p=math.nan) for each in statistics.estimates(rows)]
-  freedom, prior = spread.freedom + num - 1, spread.scale * size**spread.power
-  errors = np.sqrt((spread.freedom * prior + (num - 1) * rows.var(1, ddof=1)) / freedom / num)
-  vary = errors > statistics.ROUNDING * abs(rows).max(1)
-  margins = np.where(vary, stats.t.ppf(1 - LEVEL / 2, freedom) * errors, math.inf)
-  ps = 2 * stats.t.sf(abs(means) / np.where(vary, errors, math.nan), freedom)
-  return [Estimate(*map(float, each), num) for each in zip(means, errors, margins, ps)]
+
+def moderated(found: Estimate, size: int, spread: Spread) -> Estimate:
+  """The Estimate of a mean over so many cells, with what is known beforehand about its variance."""
+  if found.num < FEWEST or not spread.freedom:
+    return found
+  freedom = spread.freedom + found.num - 1
+  own = (found.num - 1) * found.num * found.error**2
+  error = math.sqrt((spread.freedom * spread.scale * size**spread.power + own) / freedom / found.num)
+  return found._replace(error=error, margin=float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error,
+                        p=2 * float(stats.t.sf(abs(found.mean) / error, freedom)))
 
 
 def verdict(found: Evidence, adjusted: float) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.05
-ROUNDING = 1e-9  # a deviation this many times as large as the values says nothing
+_ROUNDING = 1e-9  # a deviation this many times as large as the values says nothing
 
 
 class Estimate(NamedTuple):
@@ -55,7 +55,7 @@ def estimates(rows: np.ndarray, alternatives: int = 1, scale: float = 0.0) -> li
   num = rows.shape[1]
   means = rows.mean(1)
   errors = rows.std(1, ddof=1) / math.sqrt(num) if num > 1 else np.full(len(rows), math.nan)
-  vary = errors > ROUNDING * np.maximum(np.abs(rows).max(1), scale)
+  vary = errors > _ROUNDING * np.maximum(np.abs(rows).max(1), scale)
   margins, ps = np.full(len(rows), math.inf), np.full(len(rows), math.nan)
   if vary.any():
     result = stats.ttest_1samp(rows[vary], 0, axis=1)

@@ -44,7 +44,9 @@ def test_other_comparisons_count_as_further_seeds():
   # The variance of (0.1, 0.2, 0.3) is 0.01 with 2 degrees of freedom; beforehand it is 0.04 / 4, with 6 of them. Their
   # mean is 0.01, so that t = 0.2 / (0.1 / sqrt(3)) = 3.4641 with 8 degrees of freedom, where the quantile is 2.3060.
   spread = evidence.Spread(0.04, -1.0, 6.0)
-  (found,) = evidence.estimated(np.array([[0.1, 0.2, 0.3]]), 4, spread)
+  (alone,) = evidence.estimated(np.array([[0.1, 0.2, 0.3]]))
+  found = evidence.moderated(alone, 4, spread)
+  assert evidence.moderated(alone, 4, evidence.NOTHING) == alone
   assert (found.mean, found.margin) == pytest.approx((0.2, 2.3060 * 0.1 / math.sqrt(3)), abs=1e-5)
   assert found.p == pytest.approx(0.0085, abs=1e-4)
   weighty = evidence.weigh([cell(0.1, 0.2, 0.3)] * 4, spread=spread)
