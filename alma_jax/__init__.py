@@ -16,6 +16,7 @@ from alma_jax.version import __version__
 if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.config import base as base_config  # noqa: F401
   from alma_jax.config import language as language_config  # noqa: F401
+  from alma_jax.config import load_config as load_config
   from alma_jax.config import tasks as task_config  # noqa: F401
   from alma_jax.config.fields import field as field
   from alma_jax.config.registry import register as register
@@ -43,8 +44,9 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
 _EXPORTS = {
     "run": "runs.experiment", "load_run": "runs.results", "Run": "runs.results", "plot": "runs.results",
     "load_mixture": "runs.mixture:Mixture", "Stream": "runs.stream", "base_config": "config:base",
-    "language_config": "config:language", "task_config": "config:tasks", "field": "config.fields",
-    "register": "config.registry", "Options": "config.sections", "TaskOptions": "config.task_sections",
+    "language_config": "config:language", "task_config": "config:tasks", "load_config": "config",
+    "field": "config.fields", "register": "config.registry",
+    "Options": "config.sections", "TaskOptions": "config.task_sections",
     "Protocol": "protocols.contract",
     "Model": "models.network:ImageModel", "DataSet": "config.sections", "Metric": "config.sections",
     "Optimizer": "config.sections", "Drift": "data.drifting",

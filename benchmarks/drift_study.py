@@ -25,12 +25,14 @@ from alma_jax.store.record import Record
 STREAMS = ("stationary", "permute", "relabel", "rotate", "classes", "noise", "imbalance", "recur_inputs",
            "recur_labels")
 OURS, UNIFORM = "anytime", "uniform"
+CHOICES = {"learning rates": ("rate / 2", OURS, "rate x 2"), "numbers of steps": ("steps / 2", OURS, "steps x 2")}
 FIXED = {UNIFORM: "all", "none": "none", **{f"h{half}": f"half-life {half}" for half in (1, 2, 4, 8, 16)},
          "reset": "reset at alarms"}
 FILE = "errors.csv"
 KEY = ["data", "stream", "learner", "seed"]
 _LAST = 10  # mega-batches
 _DIGITS = 4
+_HALF_LIFE, _FEWEST, _WORSE = 2, 5, 3.0  # see `chosen`
 
 
 def main() -> None:
@@ -60,7 +62,8 @@ def gather(folder: pathlib.Path, paths: Iterable[pathlib.Path]) -> None:
   rows = []
   for record in filter(lambda record: record.is_finished, map(Record, paths)):
     config = record.config
-    learner = OURS if config.learner.name == "dual" else config.log.label
+    is_choice = any(config.log.label in labels for labels in CHOICES.values())
+    learner = OURS if config.learner.name == "dual" and not is_choice else config.log.label
     rows.append(row(config, learner, [error for _, error in record.values("prequential_error")]))
   folder.mkdir(parents=True, exist_ok=True)
   table = pd.DataFrame(rows)
@@ -95,12 +98,58 @@ def tables(table: pd.DataFrame) -> list[tuple[str, str]]:
     known = [name for name in FIXED if name in set(mine["learner"])]
     fixed = [["", *map(FIXED.__getitem__, known)],
              *([f"`{stream}`", *(cell(name, stream) for name in known)] for stream in streams)]
-    others = sorted(set(mine["learner"]) - set(FIXED), key=lambda name: (name != OURS, name))
+    others = sorted(set(mine["learner"]) - set(FIXED).union(*CHOICES.values()) | {OURS},
+                    key=lambda name: (name != OURS, name))
     others = [[f"`{name}`" if name == OURS else name, *(cell(name, stream) for stream in streams)] for name in others]
     made += [(f"{data}: against the best fixed memory", results.markdown(rows, [])),
              (f"{data}: fixed memories", results.markdown(fixed, [])),
              (f"{data}: other learners", results.markdown([["", *streams], *others], []))]
+    memories = {"memories": [name for name in FIXED if name != "reset"]}  # which is no memory, but a rule
+    made += [(f"{data}: choosing among {what}", choices(by["errors"], streams, names))
+             for what, names in (memories | CHOICES).items() if set(names) <= set(mine["learner"])]
   return made
+
+
+def choices(errors: pd.Series, streams: Sequence[str], candidates: Sequence[str]) -> str:
+  """A table of what it brings to choose among candidates by their prequential errors.
+
+  `errors` has those of each learner, stream and seed. Streams without all candidates are left out.
+  """
+  rows = [["", "`anytime`", "best in hindsight", "chosen, all go on", "chosen, the worse ones stop", "cost"]]
+  for stream in streams:
+    if all((name, stream) in errors.index for name in candidates):
+      of_seed = [np.stack(mine) for _, mine in errors.loc[list(candidates), stream, :].groupby("seed")]
+      of_seed = [each for each in of_seed if len(each) == len(candidates)]
+      ours = np.mean([each.mean() for each in errors.loc[OURS, stream, :]])
+      whole, _ = np.mean([chosen(each, stops=False) for each in of_seed], 0)
+      raced, cost = np.mean([chosen(each, stops=True) for each in of_seed], 0)
+      values = ours, np.mean(of_seed, (0, 2)).min(), whole, raced
+      rows.append([f"`{stream}`", *(f"{value:.{_DIGITS}f}" for value in values), f"{cost:.1f}"])
+  return results.markdown(rows, [])
+
+
+def chosen(errors: np.ndarray, stops: bool) -> tuple[float, float]:
+  """The mean error if each mega-batch is predicted by the candidate that has been best so far, and the cost.
+
+  Best is the lowest mean of the earlier errors, weighted with a half-life of _HALF_LIFE mega-batches. With `stops` a
+  candidate trains no more once its errors exceed those of the best one by _WORSE standard errors of the mean
+  difference, from the _FEWEST-th mega-batch on. The cost is that of all that train, in units of one candidate's.
+
+  Args:
+    errors: prequential, float [candidates, mega-batches].
+    stops: whether candidates stop.
+  """
+  running, score, found, cost = np.ones(len(errors), bool), np.zeros(len(errors)), list[float](), 0
+  for t, now in enumerate(errors.T, 1):
+    best = int(np.where(running, score, np.inf).argmin())
+    found.append(now[best])
+    cost += running.sum()
+    score += (1 - 0.5 ** (1 / _HALF_LIFE)) * (now - score)
+    if stops and t >= _FEWEST:
+      best = int(np.where(running, score, np.inf).argmin())
+      more = errors[:, :t] - errors[best, :t]
+      running &= more.mean(1) <= _WORSE * more.std(1, ddof=1) / np.sqrt(t)
+  return float(np.mean(found)), cost / errors.shape[1]
 
 
 def best(table: pd.DataFrame, stream: str) -> str:

@@ -29,7 +29,7 @@ NUMBER = re.compile(r"<td((?: style=\"[^\"]*\")?)>((?!\d+[.] )[-+±≤≥]?\d[^<
 API = {
     "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.stream.Stream",
                 "runs.mixture.Mixture"],
-    "Configs": ["config.presets.base", "config.presets.tasks", "config.presets.language"],
+    "Configs": ["config.presets.base", "config.presets.tasks", "config.presets.language", "config.code.load_config"],
     "Learners of your own": [
         "config.registry.register", "config.fields.field", "config.sections.AnyOptions", "config.sections.Options",
         "config.task_sections.TaskOptions", "learners.contract", "learners.stacked.Stacked", "learners.paths.Paths",

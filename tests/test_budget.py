@@ -1,5 +1,6 @@
 """`train.budget`: what it decides, and what a run then spends."""
 import json
+import re
 
 import numpy as np
 import pytest
@@ -57,6 +58,22 @@ def test_whole_steps_stay_within_the_budget(steps, paid):
   with pytest.raises(alma_jax.BadInput, match="does not pay for one step in every stage; raise it to .*, or lower "
                                               "model.width, train.batch_size"):
     decided(config)
+
+
+@pytest.mark.parametrize("changes", [{}, {"stream__replay_share": 0.2}, {"train__steps": 9000, "train__budget": 1e4}])
+def test_the_budget_that_a_refusal_names_is_enough(changes):
+  """A batch has room for an old example."""
+  config = budgeted(10, **changes)
+  with pytest.raises(alma_jax.BadInput, match="does not pay for") as refused:
+    decided(config)
+  config.train.budget = float(re.search(r"raise it to ([\d.e+]+)[,.]", str(refused.value))[1])
+  assert decided(config)["train.batch_size"] >= (3 if "stream__replay_share" in changes else 2)
+
+
+def test_a_budget_that_decides_nothing_says_so(tmp_path, arrays, capsys):
+  config = budgeted(1e6, model__width=5, train__steps=2, train__batch_size=5, stream__num_megabatches=2)
+  alma_jax.run(config, tmp_path / "run", data=arrays)
+  assert "train.budget=1e+06 decides nothing: the width, the steps" in capsys.readouterr().err
 
 
 def test_a_larger_budget_pays_for_wider_networks_and_more_steps():

@@ -142,6 +142,7 @@ def test_predictions_are_of_the_kind_of_the_labels(tmp_path, parts):
 ANYWHERE = [
     (lambda x, y: (x[:0], y[:0]), "no labels"), (lambda x, y: (x[:0], y), "x is empty"),
     (lambda x, y: (x[:1], y[:1]), "1 example"), (lambda x, y: (x.astype(object), y), "dtype object"),
+    (lambda x, y: ([[1, 2], [3]], y), "differ in shape"),
     (lambda x, y: (["a text"] * len(y), y), "give numbers"), (lambda x, y: (x, y[1:]), "one label for each"),
     (lambda x, y: (x, y + 0.5), "whole numbers"), (lambda x, y: (x, [*y[1:].tolist(), "cat"]), "only names or")]
 FIRST = [(lambda x, y: (x * np.nan, y), "x holds NaN")]

@@ -353,10 +353,12 @@ def test_a_repaired_entry_is_used(tmp_path, arrays):
   assert [*rejected(tmp_path / "run")] == ["002.npz"]
   assert interrupted(config, tmp_path / "run", 20)  # it is not read, nor reported, again
   assert len(lines(tmp_path / "run", "rejected.jsonl")) == 1
+  assert view.view(tmp_path / "run").arrivals == ["1 entry set aside (rejected.jsonl)"]
   parts.drop(folder, 2)
   assert interrupted(config, tmp_path / "run", 60)
   (folder / "end").touch()
   assert len(alma_jax.run(config, tmp_path / "run").metrics["t"]) == 2  # after a restart it is used no second time
+  assert not view.view(tmp_path / "run").arrivals
 
 
 # ---------------------------------------------------------------- folders and Parquet files

@@ -48,12 +48,12 @@ def column(kind, rng, num=400):
       missing=np.where(rng.random(num) < 0.02, -9999, x),
       still=np.full(num, 3.0), stuck=np.full(num, -9999.0), units=1000 * x, shifted=x + 20, smaller=x / 1000,
       rare=(rng.random(num) < 0.01).astype(float), counts=rng.poisson(0.05, num).astype(float), large=1e4 * x,
-      rare_and_large=(rng.random(num) < 0.01) * 1e4, tiny=1e-4 * x)[kind]
+      rare_and_large=(rng.random(num) < 0.01) * 1e4, tiny=1e-4 * x, skewed=0.2 * (rng.random(num) < 0.05))[kind]
 
 
 @pytest.mark.parametrize(("mean", "std", "kind", "changes"), [
     (0, 1.1, "same", False), (0, 1.1, "wider", False), (0, 1.1, "glitch", False), (0, 1.1, "missing", False),
-    (0, 1.1, "still", False), (0, 1.1, "stuck", False), (0, 0.3, "rare", False),
+    (0, 1.1, "still", False), (0, 1.1, "stuck", False), (0, 0.3, "rare", False), (0, 1.1, "skewed", False),
     (0, 1.1, "units", True), (0, 1.1, "shifted", True), (0, 1.1, "smaller", True), (0, 1e6, "same", True),
     (0, 0, "still", False), (0, 0, "rare", False), (0, 0, "counts", False), (0, 0, "stuck", False),
     (0, 0, "large", True), (0, 0, "rare_and_large", True), (0, 0, "tiny", True), (7e5, 0, "large", True)])

@@ -1,5 +1,6 @@
 """`stream.memory_policy`: which old mega-batches a memory keeps, and which of them a second network contradicts."""
 import json
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -140,7 +141,7 @@ def test_old_mega_batches_that_contradict_the_new_ones_are_left_out(usual, unifo
   assert weights[0] is None  # there is nothing old
   assert all(min(now) > 0.5 for now in weights[1:4])
   for now in weights[4:]:
-    assert max(now[:4]) < 0.1  # labels before the change
+    assert max(now[:4]) < 0.2  # labels before the change
     assert min(now[4:], default=1) > 0.5
   assert usual[-1]["prequential_error"] < 0.1
   assert uniform[-1]["prequential_error"] > 0.3
@@ -210,6 +211,33 @@ def test_one_error_of_one_example_is_no_change():
   assert dual.risen(np.arange(20) < 10, np.arange(20) < 1)
 
 
+@pytest.mark.parametrize(("examples", "samples", "views", "num", "most"), [
+    (400, 14176, 1, 50, 400), (400, 2688, 1, 50, 75), (400, 2688, 2, 33, 33), (400, 128, 1, 3, 3), (1, 2688, 1, 0, 1)])
+def test_new_examples_show_a_change_as_far_as_the_passes_go(examples, samples, views, num, most):
+  """An eighth test; before and after the training they take half of 15 % of the samples at most."""
+  learner = SimpleNamespace(options=dual.Options(), context=SimpleNamespace(num_views=views),
+                            _plan=lambda data: SimpleNamespace(samples=samples))
+  data = SimpleNamespace(seed=0, stage=3, train=np.arange(700, 710 + examples), num_new=examples)
+  order, *counts = dual.Dual._tests(learner, data)
+  assert counts == [num, most]
+  assert sorted(order) == [*range(700, 700 + examples)]
+  assert views * (2 * most + num) <= 0.15 * samples / 2
+
+
+def test_a_change_of_few_examples_is_noticed_by_all_new_ones(monkeypatch):
+  """8 % of them are wrong, and of those before 1 in 50: 50 of each would not show it."""
+  wrong = np.arange(400) % 25 < 2
+  monkeypatch.setattr(dual, "alike", lambda *looks: 1.0)
+  learner = SimpleNamespace(context=SimpleNamespace(num_views=1), _looked=lambda state, member, data, which: (
+      np.zeros((len(which), 2)), wrong[:len(which)]))
+  data = SimpleNamespace(seed=0, stage=3, memory=np.arange(60), memory_from=np.repeat([1, 2, 3], 20))
+  for num, before, changed in ((400, 450, True), (50, 50, False)):
+    state = SimpleNamespace(host={"wrong": np.arange(before) % 50 < 1})
+    found = dual.Dual._noticed(learner, state, data, np.arange(1000, 1000 + num), 50)
+    assert found.get("changed", False) == changed
+    assert ("before" in found) != changed
+
+
 def test_a_network_surpasses_another_where_only_the_other_errs():
   """By McNemar's test: (b - c) / sqrt(b + c), where b and c count the examples on which just one of them errs."""
   right, wrong = np.zeros(4, bool), np.ones(4, bool)
@@ -239,6 +267,7 @@ def test_judging_by_two_views_takes_twice_the_passes_and_no_more_compute(tmp_pat
   assert two[-1]["predict_macs"] == 2 * one[-1]["predict_macs"]
   batch = 16 * one[-1]["predict_macs"] / 2  # of two networks
   for here, there in zip(one, two):
-    assert here["fwd_macs"] == pytest.approx(there["fwd_macs"], abs=2 * batch)
+    if not here["changed"]:  # then batches are full
+      assert here["fwd_macs"] == pytest.approx(there["fwd_macs"], abs=2 * batch)
     assert here["growth_macs"] / 2 < there["growth_macs"] <= 2 * here["growth_macs"]
-  assert two[1]["growth_macs"] == 2 * one[1]["growth_macs"]
+  assert two[0]["growth_macs"] == 2 * one[0]["growth_macs"]  # with more to judge, both take what they may

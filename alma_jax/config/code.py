@@ -10,12 +10,15 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alma_jax.config import layout, schema
 from alma_jax.config.fields import listed
 from alma_jax.config.registry import is_own
 from alma_jax.errors import BadInput
+
+if TYPE_CHECKING:
+  from ml_collections import ConfigDict
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # The folder configs/ of an installed package, or of a clone of the repository.
@@ -75,6 +78,23 @@ def load_file(path: str, arg: str | None = None) -> layout.Tree:
                    "alma_jax.base_config returns.")
   tree: layout.Tree = config.to_dict()
   return tree
+
+
+def load_config(name: str) -> "ConfigDict":
+  """The config of a config file, which you can change.
+
+  Args:
+    name: as `--config` takes it, e.g. "live:anytime", or "mine.py:sm" for a file of your own.
+
+  Returns:
+    ConfigDict with every field, see `base_config`.
+
+  Raises:
+    BadInput: see `load_file`.
+  """
+  from alma_jax.config.template import config_dict  # only here: it imports ml_collections
+
+  return config_dict(layout.flatten(load_file(*name.partition(":")[::2])))
 
 
 def run_file(path: str | pathlib.Path, name: str, *args: Any) -> Any:

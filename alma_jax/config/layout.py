@@ -83,8 +83,15 @@ def renamed(flat: Mapping[str, Any], path: str, name: Any) -> Tree:
   """A flat config with another name in the field `path`, which brings the fields of its class with their defaults.
 
   A field that the old class declared in the same way keeps its value, and so does one that was set before its name.
+
+  Raises:
+    BadInput: a name is unknown, or the class lacks a name that the config has changed, as in `dataset.change`.
   """
   before, after = fields_of(flat), fields_of(result := {**flat, path: name})
+  for lost in before.keys() - after.keys():
+    if before[lost].classes is not None and flat[lost] != before[lost].default:
+      raise BadInput(f"{path}={name!r} does not go with {lost}={flat[lost]!r} of this config; give a name of the same "
+                     f"form as {flat[path]!r}.")
 
   def keeps(path: str, each: Declared) -> bool:
     other = before.get(path, each)

@@ -106,8 +106,10 @@ def base(learner: str = "ens") -> ConfigDict:
   if learner in _OF_IMAGES:
     name, comma = learner, ""
   if comma and (rule != AUTHORS or name not in LEARNERS[IMAGES]):
-    raise BadInput(f"{name!r} has no variant {rule!r}; write NAME,{AUTHORS}, where NAME is one of "
-                   f"{listed(LEARNERS[IMAGES])}.")
+    variants = [each for each in _OF_IMAGES if each.startswith(f"{name},")]
+    raise BadInput(f"{name!r} has no variant {rule!r}; write " + (
+        f"{listed([name, *variants])}." if variants else
+        f"NAME,{AUTHORS}, where NAME is one of {listed(LEARNERS[IMAGES])}."))
   return _template(IMAGES, name, {}, _EARLY_STOP if comma and LEARNERS[IMAGES][name].stops_early else {})
 
 

@@ -2,6 +2,7 @@
 import bisect
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -268,6 +269,16 @@ class Stream(AnyStream):
     return int(self.val_fraction * self.memory_size + 1e-9)
 
   @property
+  def least_batch(self) -> int:
+    """The fewest examples of a batch: with `replay_share` one of them is old, and one is new."""
+    return next(size for size in itertools.count(1) if not self._share or memory_part(size, self._share))
+
+  @property
+  def _share(self) -> float:
+    """`replay_share`, about a half if it depends on the stage."""
+    return 0.5 if isinstance(self.replay_share, str) else self.replay_share
+
+  @property
   def most_trainings(self) -> int:
     """An upper bound on the number of trainings."""
     if not self.num_megabatches:
@@ -289,7 +300,7 @@ class Stream(AnyStream):
                        "leave stream.memory_size=0.")
       return
     batch = config.train.batch_size or BATCH
-    part = memory_part(batch, 0.5 if isinstance(self.replay_share, str) else self.replay_share)
+    part = memory_part(batch, self._share)
     asked = f"stream.replay_share={self.replay_share} of train.batch_size={batch}"
     if not part:
       raise BadInput(f"{asked} is less than one example; raise one of them, or set stream.replay_share=0.")

@@ -88,10 +88,12 @@ def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[P
   for channel in np.flatnonzero(is_far.any(0) | close).tolist():
     mine = values[:, :, channel].astype(np.float64)
     is_close = close[channel] and np.abs(mine - mine.mean()).max() * RATIO < scale[:, channel].min()
-    if is_close or 2 * is_far[:, channel].sum() > varies[:, channel].sum():
+    pixels = np.flatnonzero(is_far[:, channel])
+    if is_close or 2 * len(pixels) > varies[:, channel].sum():
       fresh, pixels, names = made(mine.reshape(-1, 1)), slice(None), [channel]
+    elif not len(pixels):
+      continue
     else:
-      pixels = np.flatnonzero(is_far[:, channel])
       fresh = made(mine[:, pixels])
       names = [(*map(int, np.unravel_index(pixel, shape[:2])), channel) for pixel in pixels]
     if names and fresh.std.all():

@@ -36,6 +36,7 @@ MOST_RECENT = 0.5  # of a batch of the fast network
 BETTER = 2.0  # deviations by which one network has significantly fewer errors than the other
 SPANS = 64  # groups of old mega-batches that are judged, at most
 LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighbours; and the fewest, the most of one
+NEAR = 2  # at least twice as many neighbours decide about a span with it
 UNEVEN = 3.0  # deviations by which the errors of a span and its neighbours differ significantly
 CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
 ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
@@ -82,14 +83,16 @@ class Dual(stacked.Stacked):
   `new_share` is new.
 
   Between stages, `host` has:
-  - `wrong`: whether the fast network erred on each test example, bool [h]
+  - `wrong`: whether the fast network erred on each test example, and before its training on each new one that was
+    looked at, unless the data had changed; bool [n]
   - `since`: the first mega-batch after the last change, from 1
   - `origin`: the network whose weights the slow one started from
   - `weights`: the share of each span of old mega-batches that the slow network sees, [spans]. A span is `span`
     mega-batches, so that there are at most SPANS spans, and fewer in short stages.
-  Within a stage it also has `passes`, the forward passes of testing and judging so far, `slow_wrong`, as `wrong` of the
-  slow network, `changed`, whether the fast network noticed a change, and `start`, the network whose weights it starts
-  from; and then `samples`, the number of examples that trained the fast network.
+  Within a stage it also has `passes`, the forward passes of testing and judging so far, `slow_wrong`, whether the slow
+  network erred on each test example, `before`, the later part of `wrong`, `changed`, whether the fast network noticed a
+  change, and `start`, the network whose weights it starts from; and then `samples`, the number of examples that trained
+  the fast network.
   """
   combine = "probabilities"
 
@@ -101,9 +104,10 @@ class Dual(stacked.Stacked):
     return self.options.num_networks
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
-    host, test = {"passes": 0, **state.host}, self._new(data)[1]
-    if len(test):
-      host |= (self._compared if "samples" in host else self._noticed)(state, data, test)
+    host, (new, num, most) = {"passes": 0, **state.host}, self._tests(data)
+    if num:
+      host |= (self._compared(state, data, new[:num]) if "samples" in host else
+               self._noticed(state, data, new[:most], num))
     # It is repeated because a grown state is saved without its average.
     return state._replace(host=host), GrowthReport(host["passes"] * self.cost(state).fwd_macs, repeat=True)
 
@@ -136,7 +140,7 @@ class Dual(stacked.Stacked):
       host["samples"] = report.samples
       live, average = (each and self._with(each, FAST, trained.variables) for each in (state.live, state.average))
       return StageResult(state._replace(live=live, host=host, average=average), report, complete=False)
-    samples, *_ = host.pop("samples"), host.pop("passes"), host.pop("slow_wrong", None)
+    samples, *_ = host.pop("samples"), host.pop("passes"), host.pop("slow_wrong", None), host.pop("before", None)
     notes = {"changed": host.pop("changed", False), "fast_from": ("slow", "fast", "new")[host.pop("start", FAST)],
              "slow_from_fast": host.get("origin") == FAST}
     if "weights" in host:
@@ -165,17 +169,21 @@ class Dual(stacked.Stacked):
     """The sections.Plan of all of a stage."""
     return self.context.config.train.plan(len(data.train), data.share, data.grown)
 
-  def _new(self, data: loop.StageData) -> tuple[np.ndarray, np.ndarray]:
-    """The new examples that train the fast network, and those that test both networks: int32 [n], [h]."""
+  def _tests(self, data: loop.StageData) -> tuple[np.ndarray, int, int]:
+    """(the new examples int32 [n] in random order, how many of the first test, how many show whether the data changed).
+
+    Those that test do not train the fast network. Before it is trained, more of them can show a change.
+    """
     order = keys.rng(data.seed, keys.JUDGED, data.stage, 0).permutation(data.train[:data.num_new])
-    looks = self.options.judged_share * self._plan(data).samples / self.context.num_views
-    most = int(looks / 2 / 3)  # half of it for three tests; a change takes at most a fourth
-    num = min(-(-len(order) // TESTS), max(1, most)) if len(order) > 1 else 0
-    return order[num:], order[:num]
+    # Half of the passes are for both networks before the training and one after it; a change takes at most a fourth.
+    looks = self.options.judged_share * self._plan(data).samples / self.context.num_views / 2
+    num = min(-(-len(order) // TESTS), max(1, int(looks / 3))) if len(order) > 1 else 0
+    return order, num, int(np.clip((looks - num) / 2, num, len(order)))
 
   def _fast_data(self, state: LearnerState, data: loop.StageData) -> loop.StageData:
     """The stage without the examples that test, and with the recent part of its memory."""
-    seen, newest = self._new(data)[0], data.memory_from.max(initial=0)
+    new, num, _ = self._tests(data)
+    seen, newest = new[num:], data.memory_from.max(initial=0)
     recent = data.memory_from >= max(state.host.get("since", 1), newest + 1 - self.options.recent)
     share = min(recent.sum() / (recent.sum() + len(seen)), MOST_RECENT)
     return data._replace(train=seen, num_new=len(seen), memory=data.memory[recent],
@@ -193,18 +201,18 @@ class Dual(stacked.Stacked):
     share = data.share * len(memory) / (data.share * len(memory) + (1 - data.share) * len(data.memory))
     return data._replace(memory=memory, memory_from=born, share=min(share, 1 - self.options.new_share))
 
-  def _noticed(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
-    """What `host` gets before the fast network is trained."""
+  def _noticed(self, state: LearnerState, data: loop.StageData, new: np.ndarray, num: int) -> dict[str, Any]:
+    """What `host` gets before the fast network is trained; the first `num` of `new` test both networks."""
     if not data.stage:
       return {}
-    (looks, fast), (_, slow) = (self._looked(state, member, data, test) for member in (FAST, SLOW))
-    found: dict[str, Any] = {"passes": 2 * self.context.num_views * len(test), "slow_wrong": slow}
+    (looks, fast), (_, slow) = (self._looked(state, member, data, new) for member in (FAST, SLOW))
+    found: dict[str, Any] = {"passes": 2 * self.context.num_views * len(new), "slow_wrong": slow[:num]}
     if "wrong" not in state.host or not risen(fast, state.host["wrong"]):
-      return found
+      return found | {"before": fast}
     newest = data.memory_from.max(initial=0)
     found |= {"changed": True, "since": int(newest) + 1}
     last = keys.rng(data.seed, keys.JUDGED, data.stage, 3).permutation(data.memory[data.memory_from == newest])
-    num = min(len(last), len(test), MOST)
+    num = min(len(last), len(new), MOST)
     if surpasses(slow, fast):
       found["start"] = SLOW
     elif num >= ENOUGH:
@@ -216,7 +224,8 @@ class Dual(stacked.Stacked):
     """What `host` gets once the fast network is trained: what the slow one starts from and replays."""
     looks, fast = self._looked(state, FAST, data, test)
     views = self.context.num_views
-    found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
+    before = state.host.get("before", fast[:0])
+    found = {"wrong": np.concatenate([fast, before]), "passes": state.host.get("passes", 0) + views * len(test)}
     if data.stage:
       slow, is_new = state.host["slow_wrong"], state.host.get("start") == NEW
       found["origin"] = FAST if surpasses(fast, slow) or (is_new and not surpasses(slow, fast)) else SLOW
@@ -245,7 +254,7 @@ class Dual(stacked.Stacked):
     drawn = [rng.permutation(data.memory[place == i])[:num] for i in spans]
     own = np.repeat(spans, list(map(len, drawn)))
     looks, wrong = self._looked(state, FAST, data, np.concatenate(drawn))
-    reach = int(np.ceil((LEAST / num - 1) / 2)) if num < LEAST else 0
+    reach = max(NEAR, int(np.ceil((LEAST / num - 1) / 2)))
     kept, likeness = np.ones((2, len(spans)))
     for i in spans:
       near = rng.permutation(window(wrong, own, i, reach))

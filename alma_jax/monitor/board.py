@@ -79,7 +79,8 @@ def shown(run: View, i: int = 0) -> dict[str, Any]:
   return dict(
       path=str(record.path), name=run.name, state=run.state, doing=run.doing, metric=metric, unit=record.unit,
       colour=look.get_color(), dash=_DASHES[str(look.get_linestyle())],
-      further=[*measures.brief(record.further), *run.memory], prequential_only=record.measure.is_prequential,
+      further=[*measures.brief(record.further), *run.memory, *run.arrivals],
+      prequential_only=record.measure.is_prequential,
       t=len(record.lines), total=record.total, stage=len(stages), stages=run.num_stages, score=run.score,
       compute=brief_number(run.compute), parameters=brief_number(params[-1][1]) if params else "",
       error=tested[-1][1] if tested and stages else None, prequential=run.mean_prequential,

@@ -102,6 +102,13 @@ class View(NamedTuple):
     return [f"leaves out {sum(each < 0.5 for each in weights)} of {len(weights)} old mega-batches"] if weights else []
 
   @property
+  def arrivals(self) -> list[str]:
+    """What needs a look in the folder of a live stream, e.g. ["2 entries set aside (rejected.jsonl)"]."""
+    aside, noticed = len(self.record.set_aside), len(self.record.notices)
+    return [*([f"{aside} entr{'y' if aside == 1 else 'ies'} set aside (rejected.jsonl)"] if aside else []),
+            *([f"{noticed} notice{'s' * (noticed > 1)} about used entries (notices.jsonl)"] if noticed else [])]
+
+  @property
   def num_stages(self) -> int:
     """Number of stages of the whole stream; 0: it is not known."""
     record, fields = self.record, self.record.fields
@@ -192,7 +199,7 @@ def cells(run: View) -> dict[str, str]:
   if record.accuracies is not None:
     error = error and f"{error} on the last task"
     notes.append(f"average accuracy {record.accuracies[-1].mean():.4g}")
-  notes += [*measures.brief(record.further), *run.memory]
+  notes += [*measures.brief(record.further), *run.memory, *run.arrivals]
   if run.drifts:
     notes.append(f"{len(run.drifts)} drift alarm{'s' * (len(run.drifts) > 1)}, the last at mega-batch "
                  f"{run.drifts[-1]['t']}")

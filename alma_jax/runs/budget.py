@@ -2,7 +2,8 @@
 
 Fields that are 0 are free. A free width lets the network see RATIO examples for each of its parameters. A free batch
 size is about BATCH, and free steps use up the budget. Steps are whole numbers, so the batch size is adjusted last. If
-your steps would need batches larger than the data of a stage, the network is wider instead.
+your steps would need batches larger than the data of a stage, the network is wider instead; if they do not pay for one
+example, it is narrower.
 """
 import dataclasses
 import functools
@@ -60,19 +61,20 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before:
   num = config.stream.num_megabatches or UNLIMITED
   total = num * config.train.budget
   spent = _spending(config, facts, sizes if config.dataset.is_complete else _expected(config, num, sizes))
+  least = {_WIDTH: 1, _STEPS: 1, _BATCH: config.stream.least_batch}
   found = {path: first for path, first in ((_STEPS, 1), (_BATCH, BATCH)) if path in free}
   if _WIDTH in free:
     by_rule = functools.partial(_wanted, config, facts)
     found[_WIDTH] = _most(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
-  use_up = lambda path: _most(lambda value: spent(found | {path: value}), total)
+  use_up = lambda path: _most(lambda value: spent(found | {path: value}), total, least[path])
   for path in filter(free.__contains__, (_STEPS, _BATCH)):
     found[path] = use_up(path)
-  if _WIDTH in free and spent(found) * MOST < total:
+  if _WIDTH in free and not total / MOST <= spent(found) <= total * MOST:
     found[_WIDTH] = use_up(_WIDTH)
   if spent(found) > MOST * total:
     yours = listed(path for path in set_ if path not in free)
-    least = "one step in every stage" if free & {_STEPS, _BATCH} else f"your {yours}"
-    raise BadInput(f"train.budget={config.train.budget:g} does not pay for {least}; raise it to "
+    what = "one step in every stage" if free & {_STEPS, _BATCH} else f"your {yours}"
+    raise BadInput(f"train.budget={config.train.budget:g} does not pay for {what}; raise it to "
                    f"{spent(found) / num:.2g}{f', or lower {yours}' * bool(yours)}.")
   found = {path: found[path] for path in set_ if path in found}
   layout.check(applied(config, found))
@@ -107,12 +109,12 @@ def _expected(config: Any, num: int, sizes: memory.Sizes) -> memory.Sizes:
   return memory.make(config.stream, Megabatches(size * np.arange(num + 1), 0.0), config.seed).sizes(ends)
 
 
-def _most(spent: Callable[[int], float], total: float) -> int:
-  """The whole number, at least 1, at which `spent` is nearest to `total`, and at most MOST times as much.
+def _most(spent: Callable[[int], float], total: float, least: int = 1) -> int:
+  """The whole number, at least `least`, at which `spent` is nearest to `total`, and at most MOST times as much.
 
   `spent` rises, up to some number.
   """
-  spent, high = functools.cache(spent), 2
+  spent, high = functools.cache(spent), 2 * least
   while spent(high) < total and max(spent(2 * high), spent(4 * high)) > spent(high):
     high *= 2
   low = high // 2

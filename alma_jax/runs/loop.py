@@ -135,6 +135,8 @@ class Session:
       if sizes.exact and steps != [c.train.steps]:
         values += f" ({' to '.join(map(str, steps[:1] + steps[1:][-1:]))} steps in a stage)"
       say(f"train.budget={c.train.budget:g} multiply-adds a mega-batch: {values}")
+    elif c.train.budget:
+      say(f"train.budget={c.train.budget:g} decides nothing: the width, the steps and the batch size are set")
     return State(learner, num_params, setting.protocol.meta(()))
 
   def _restored(self, opened: checkpoint.Opened) -> State:

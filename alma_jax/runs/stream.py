@@ -48,7 +48,7 @@ class Stream:
     Raises:
       BadInput: the config is of another kind; or the folder is in use, holds another run, or its stream has ended.
     """
-    given = configs.parse(configs.load_file(*config.partition(":")[::2]) if isinstance(config, str) else config)
+    given = configs.parse(configs.load_config(config) if isinstance(config, str) else config)
     if not given.dataset.takes_arrays:
       raise BadInput(f"a Stream takes the config of a live stream of images, such as 'configs/live.py:anytime', but "
                      f"this one has problem={given.problem!r} and dataset.name={given.dataset.name!r}.")
@@ -100,7 +100,7 @@ class Stream:
     self._folder.check_place()
     with experiment.explained(functools.partial(experiment.shortage, self._path)), examples.named(f"mega-batch {t}"):
       labels = class_labels.read(np.asarray(y) if hasattr(y, "dtype") else np.array(y, object))  # lists may mix kinds
-      self._write(entry.with_name(f".{entry.name}"), np.asarray(x), labels)
+      self._write(entry.with_name(f".{entry.name}"), _array(x), labels)
     entry.with_name(f".{entry.name}").rename(entry)
     try:
       self._go_on()
@@ -211,7 +211,7 @@ class Stream:
     if not len(self.classes):
       raise BadInput(f"the stream in {self._path} has not trained yet; call update first.")
     with examples.named("x"):
-      return self._deployed()[0].classified(np.asarray(x))
+      return self._deployed()[0].classified(_array(x))
 
   def _deployed(self) -> tuple[predictor.ImagePredictor, np.ndarray]:
     """(the predictor of the last training, its classes)."""
@@ -229,3 +229,10 @@ class Stream:
       are_numbers = kind != "U" and all(name.isdecimal() for name in names if name)
       self._predictor = now.learner, made, np.array([int(name or -1) for name in names] if are_numbers else names)
     return self._predictor[1:]
+
+
+def _array(x: Any) -> np.ndarray:
+  try:
+    return np.asarray(x)
+  except ValueError as error:
+    raise BadInput("its examples differ in shape; give an array [N, ...].") from error

@@ -193,6 +193,18 @@ class Record:
       raise self._bad(feed.LEDGER, "has a line without the hash of an entry")
     return lines
 
+  @functools.cached_property
+  def set_aside(self) -> list[str]:
+    """The names of the entries of a live stream that were set aside, and not used later."""
+    names, used = (dict.fromkeys(str(line.get("name")) for line in lines)
+                   for lines in (self._read(feed.REJECTED), self.entries))
+    return [name for name in names if name not in used]
+
+  @functools.cached_property
+  def notices(self) -> list[Entry]:
+    """The lines of notices.jsonl, about entries of a live stream that were used."""
+    return self._read(feed.NOTICES)
+
   @property
   def data(self) -> str:
     """The fingerprint of the data, including what has arrived."""

@@ -3,11 +3,13 @@
     python -m alma_jax.sweep --config=configs/sweeps/drift.py --workdir runs/drift
     python -m alma_jax.sweep --config=configs/sweeps/drift.py:cifar10 --workdir runs/drift_cifar10
     python -m alma_jax.sweep --config=configs/sweeps/drift.py:river --workdir runs/drift_river
+    python -m alma_jax.sweep --config=configs/sweeps/drift.py:choices --workdir runs/drift_choices
 
 There are nine streams of MNIST, with 60 mega-batches of 400 images. `uniform` replays all
 data, `none` replays nothing, and the memory of `h4` has a half-life of 4 mega-batches.
 drift.py:cifar10 takes CIFAR-10 and the streams rotate, relabel and classes, drift.py:river
-generators of tables. The results are in docs/results/drift.
+generators of tables. drift.py:choices has `anytime` with other learning rates and numbers
+of steps, on five streams of MNIST. The results are in docs/results/drift.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
@@ -15,15 +17,19 @@ STREAMS = {
     "mnist": ("stationary", "permute", "relabel", "rotate", "classes", "noise", "imbalance", "recur_inputs",
               "recur_labels"),
     "cifar10": ("rotate", "relabel", "classes"),
+    "choices": ("stationary", "relabel", "rotate", "classes", "noise"),
     "river": ("river:Agrawal", "river:SEA", "river:Hyperplane")}
 FIXED = [{"log.label": "uniform"}, {"log.label": "none", "replay_share": 0.0}, *(
     {"log.label": f"h{half}", "memory_policy": "half_life", "half_life": float(half)} for half in (1, 2, 4, 8, 16))]
+# As many multiply-adds as by default, which is a rate of 0.05 and 84 steps of 32 examples.
+CHOICES = [{"log.label": "rate / 2", "learning_rate": 0.025}, {"log.label": "rate x 2", "learning_rate": 0.1},
+           {"log.label": "steps / 2", "steps": 42}, {"log.label": "steps x 2", "steps": 168}]
 
 
 def get_sweep(data="mnist"):
-  points = []
-  for stream in STREAMS[data]:
-    points.append({"learner": f"anytime,{stream}"})
-    points += [{"learner": f"anytime,uniform,{stream}", **fields} for fields in FIXED]
-  fixed = {"budget": 1.6e9} | ({"dataset.name": f"drift:{data}", "test_size": 1000} if data != "river" else {})
-  return Sweep("configs/drift.py", product(axis("seed", [10, 11, 12]), points), fixed)
+  uniform = [("anytime,uniform", fields) for fields in FIXED]
+  learners = [("anytime", fields) for fields in CHOICES] if data == "choices" else [("anytime", {}), *uniform]
+  points = [{"learner": f"{learner},{stream}", **fields} for stream in STREAMS[data] for learner, fields in learners]
+  images = {"dataset.name": f"drift:{'mnist' if data == 'choices' else data}", "test_size": 1000}
+  return Sweep("configs/drift.py", product(axis("seed", [10, 11, 12]), points),
+               {"budget": 1.6e9} | (images if data != "river" else {}))
