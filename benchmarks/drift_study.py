@@ -25,7 +25,7 @@ from alma_jax.store.record import Record
 STREAMS = ("stationary", "permute", "relabel", "rotate", "classes", "noise", "imbalance", "recur_inputs",
            "recur_labels")
 OURS, UNIFORM = "anytime", "uniform"
-CHOICES = {"learning rates": ("rate / 2", OURS, "rate x 2"), "numbers of steps": ("steps / 2", OURS, "steps x 2")}
+CHOICES = {"learning rates": (OURS, "rate / 2", "rate x 2"), "numbers of steps": (OURS, "steps / 2", "steps x 2")}
 FIXED = {UNIFORM: "all", "none": "none", **{f"h{half}": f"half-life {half}" for half in (1, 2, 4, 8, 16)},
          "reset": "reset at alarms"}
 FILE = "errors.csv"
@@ -113,14 +113,14 @@ def tables(table: pd.DataFrame) -> list[tuple[str, str]]:
 def choices(errors: pd.Series, streams: Sequence[str], candidates: Sequence[str]) -> str:
   """A table of what it brings to choose among candidates by their prequential errors.
 
-  `errors` has those of each learner, stream and seed. Streams without all candidates are left out.
+  `errors` has those of each learner, stream and seed. Seeds and streams without all candidates are left out.
   """
   rows = [["", "`anytime`", "best in hindsight", "chosen, all go on", "chosen, the worse ones stop", "cost"]]
   for stream in streams:
-    if all((name, stream) in errors.index for name in candidates):
-      of_seed = [np.stack(mine) for _, mine in errors.loc[list(candidates), stream, :].groupby("seed")]
-      of_seed = [each for each in of_seed if len(each) == len(candidates)]
-      ours = np.mean([each.mean() for each in errors.loc[OURS, stream, :]])
+    table = errors[:, stream].unstack("learner").reindex(columns=[*candidates, OURS]).dropna()
+    if len(table):
+      of_seed = [np.stack(row[:-1]) for row in table.to_numpy()]
+      ours = np.mean([each.mean() for each in table.iloc[:, -1]])
       whole, _ = np.mean([chosen(each, stops=False) for each in of_seed], 0)
       raced, cost = np.mean([chosen(each, stops=True) for each in of_seed], 0)
       values = ours, np.mean(of_seed, (0, 2)).min(), whole, raced
@@ -131,9 +131,10 @@ def choices(errors: pd.Series, streams: Sequence[str], candidates: Sequence[str]
 def chosen(errors: np.ndarray, stops: bool) -> tuple[float, float]:
   """The mean error if each mega-batch is predicted by the candidate that has been best so far, and the cost.
 
-  Best is the lowest mean of the earlier errors, weighted with a half-life of _HALF_LIFE mega-batches. With `stops` a
-  candidate trains no more once its errors exceed those of the best one by _WORSE standard errors of the mean
-  difference, from the _FEWEST-th mega-batch on. The cost is that of all that train, in units of one candidate's.
+  Best is the lowest mean of the earlier errors, weighted with a half-life of _HALF_LIFE mega-batches; at first it is
+  the first candidate. With `stops` a candidate trains no more once its errors exceed those of the best one by _WORSE
+  standard errors of the mean difference, from the _FEWEST-th error on. The cost is that of all that train, in units of
+  one candidate's.
 
   Args:
     errors: prequential, float [candidates, mega-batches].

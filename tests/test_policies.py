@@ -212,7 +212,8 @@ def test_one_error_of_one_example_is_no_change():
 
 
 @pytest.mark.parametrize(("examples", "samples", "views", "num", "most"), [
-    (400, 14176, 1, 50, 400), (400, 2688, 1, 50, 75), (400, 2688, 2, 33, 33), (400, 128, 1, 3, 3), (1, 2688, 1, 0, 1)])
+    (400, 14176, 1, 50, 128), (2000, 14176, 1, 250, 250), (400, 2688, 1, 50, 75),
+    (400, 2688, 2, 33, 33), (400, 128, 1, 3, 3), (1, 2688, 1, 0, 1)])
 def test_new_examples_show_a_change_as_far_as_the_passes_go(examples, samples, views, num, most):
   """An eighth test; before and after the training they take half of 15 % of the samples at most."""
   learner = SimpleNamespace(options=dual.Options(), context=SimpleNamespace(num_views=views),
@@ -224,18 +225,30 @@ def test_new_examples_show_a_change_as_far_as_the_passes_go(examples, samples, v
   assert views * (2 * most + num) <= 0.15 * samples / 2
 
 
-def test_a_change_of_few_examples_is_noticed_by_all_new_ones(monkeypatch):
-  """8 % of them are wrong, and of those before 1 in 50: 50 of each would not show it."""
-  wrong = np.arange(400) % 25 < 2
+def test_a_change_of_few_examples_is_noticed_by_more_of_them(monkeypatch):
+  """One in 10 is wrong, and of those before one in 50: 50 of each would not show it."""
+  wrong = np.arange(400) % 10 < 1
   monkeypatch.setattr(dual, "alike", lambda *looks: 1.0)
   learner = SimpleNamespace(context=SimpleNamespace(num_views=1), _looked=lambda state, member, data, which: (
       np.zeros((len(which), 2)), wrong[:len(which)]))
   data = SimpleNamespace(seed=0, stage=3, memory=np.arange(60), memory_from=np.repeat([1, 2, 3], 20))
-  for num, before, changed in ((400, 450, True), (50, 50, False)):
+  for num, before, changed in ((125, 200, True), (50, 50, False)):
     state = SimpleNamespace(host={"wrong": np.arange(before) % 50 < 1})
     found = dual.Dual._noticed(learner, state, data, np.arange(1000, 1000 + num), 50)
     assert found.get("changed", False) == changed
     assert ("before" in found) != changed
+
+
+@pytest.mark.parametrize(("before", "kept"), [(0.05, True), (0.9, False)])
+def test_errors_before_the_training_count_unless_it_taught_much(monkeypatch, before, kept):
+  """They would hide the next change: with 90 % of them wrong, 60 % would be no rise."""
+  after = np.arange(50) % 25 < 1
+  learner = SimpleNamespace(context=SimpleNamespace(num_views=1), _looked=lambda *given: (None, after),
+                            _policy=SimpleNamespace(judged=False))
+  host = {"before": np.arange(100) < 100 * before, "slow_wrong": after}
+  found = dual.Dual._compared(learner, SimpleNamespace(host=host), SimpleNamespace(stage=2, memory=[]), np.arange(50))
+  assert len(found["wrong"]) == (100 if kept else 50)  # the test examples count once
+  assert dual.risen(np.arange(75) % 5 < 3, found["wrong"])
 
 
 def test_a_network_surpasses_another_where_only_the_other_errs():

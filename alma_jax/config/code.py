@@ -90,11 +90,12 @@ def load_config(name: str) -> "ConfigDict":
     ConfigDict with every field, see `base_config`.
 
   Raises:
-    BadInput: see `load_file`.
+    BadInput: see `load_file` and `parse`.
   """
   from alma_jax.config.template import config_dict  # only here: it imports ml_collections
 
-  return config_dict(layout.flatten(load_file(*name.partition(":")[::2])))
+  flat = layout.flatten(layout.to_dict(layout.parse(load_file(*name.partition(":")[::2]))))
+  return config_dict(flat)
 
 
 def run_file(path: str | pathlib.Path, name: str, *args: Any) -> Any:

@@ -88,10 +88,10 @@ def renamed(flat: Mapping[str, Any], path: str, name: Any) -> Tree:
     BadInput: a name is unknown, or the class lacks a name that the config has changed, as in `dataset.change`.
   """
   before, after = fields_of(flat), fields_of(result := {**flat, path: name})
-  for lost in before.keys() - after.keys():
-    if before[lost].classes is not None and flat[lost] != before[lost].default:
+  for lost in sorted(before.keys() - after.keys()):
+    if before[lost].classes is not None and flat.get(lost, before[lost].default) != before[lost].default:
       raise BadInput(f"{path}={name!r} does not go with {lost}={flat[lost]!r} of this config; give a name of the same "
-                     f"form as {flat[path]!r}.")
+                     f"form as {flat.get(path, before[path].default)!r}, or set {lost}={before[lost].default} first.")
 
   def keeps(path: str, each: Declared) -> bool:
     other = before.get(path, each)

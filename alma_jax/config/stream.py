@@ -241,6 +241,11 @@ class AnyStream(Section):
     """The last mega-batch of each stage; a guess if the schedule is not fixed."""
     return self.schedule.ends(self.num_megabatches)
 
+  @property
+  def least_batch(self) -> int:
+    """The fewest examples of a batch."""
+    return 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Stream(AnyStream):
@@ -270,7 +275,7 @@ class Stream(AnyStream):
 
   @property
   def least_batch(self) -> int:
-    """The fewest examples of a batch: with `replay_share` one of them is old, and one is new."""
+    """The fewest examples of a batch; with `replay_share` one of them is old, and one is new."""
     return next(size for size in itertools.count(1) if not self._share or memory_part(size, self._share))
 
   @property

@@ -96,7 +96,7 @@ def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[P
     else:
       fresh = made(mine[:, pixels])
       names = [(*map(int, np.unravel_index(pixel, shape[:2])), channel) for pixel in pixels]
-    if names and fresh.std.all():
+    if fresh.std.all():
       new[0][pixels, channel], new[1][pixels, channel] = fresh
       changed += names
   if not changed:

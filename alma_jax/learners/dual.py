@@ -32,6 +32,7 @@ from alma_jax.types import Array, Cost, Variables
 
 SLOW, FAST, NEW = 0, 1, 2
 TESTS = 8  # one in TESTS new examples tests both networks, before the slow one is trained on it
+SHOWING = 128  # new examples that can show a change; with many more, ordinary differences would
 MOST_RECENT = 0.5  # of a batch of the fast network
 BETTER = 2.0  # deviations by which one network has significantly fewer errors than the other
 SPANS = 64  # groups of old mega-batches that are judged, at most
@@ -83,16 +84,16 @@ class Dual(stacked.Stacked):
   `new_share` is new.
 
   Between stages, `host` has:
-  - `wrong`: whether the fast network erred on each test example, and before its training on each new one that was
-    looked at, unless the data had changed; bool [n]
+  - `wrong`: whether the fast network erred on each test example after its training, and on other new ones before it,
+    unless the data had changed or it erred much more before; bool [n]
   - `since`: the first mega-batch after the last change, from 1
   - `origin`: the network whose weights the slow one started from
   - `weights`: the share of each span of old mega-batches that the slow network sees, [spans]. A span is `span`
     mega-batches, so that there are at most SPANS spans, and fewer in short stages.
   Within a stage it also has `passes`, the forward passes of testing and judging so far, `slow_wrong`, whether the slow
-  network erred on each test example, `before`, the later part of `wrong`, `changed`, whether the fast network noticed a
-  change, and `start`, the network whose weights it starts from; and then `samples`, the number of examples that trained
-  the fast network.
+  network erred on each test example, `before`, whether the fast one erred on new examples before its training,
+  `changed`, whether it noticed a change, and `start`, the network whose weights it starts from; and then `samples`, the
+  number of examples that trained the fast network.
   """
   combine = "probabilities"
 
@@ -178,7 +179,7 @@ class Dual(stacked.Stacked):
     # Half of the passes are for both networks before the training and one after it; a change takes at most a fourth.
     looks = self.options.judged_share * self._plan(data).samples / self.context.num_views / 2
     num = min(-(-len(order) // TESTS), max(1, int(looks / 3))) if len(order) > 1 else 0
-    return order, num, int(np.clip((looks - num) / 2, num, len(order)))
+    return order, num, int(np.clip((looks - num) / 2, num, max(num, min(SHOWING, len(order)))))
 
   def _fast_data(self, state: LearnerState, data: loop.StageData) -> loop.StageData:
     """The stage without the examples that test, and with the recent part of its memory."""
@@ -224,8 +225,9 @@ class Dual(stacked.Stacked):
     """What `host` gets once the fast network is trained: what the slow one starts from and replays."""
     looks, fast = self._looked(state, FAST, data, test)
     views = self.context.num_views
-    before = state.host.get("before", fast[:0])
-    found = {"wrong": np.concatenate([fast, before]), "passes": state.host.get("passes", 0) + views * len(test)}
+    found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
+    if "before" in state.host and not risen(state.host["before"], fast):  # else it says nothing of what it knows now
+      found["wrong"] = np.concatenate([fast, state.host["before"][len(test):]])
     if data.stage:
       slow, is_new = state.host["slow_wrong"], state.host.get("start") == NEW
       found["origin"] = FAST if surpasses(fast, slow) or (is_new and not surpasses(slow, fast)) else SLOW

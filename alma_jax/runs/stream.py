@@ -48,7 +48,7 @@ class Stream:
     Raises:
       BadInput: the config is of another kind; or the folder is in use, holds another run, or its stream has ended.
     """
-    given = configs.parse(configs.load_config(config) if isinstance(config, str) else config)
+    given = configs.parse(configs.load_file(*config.partition(":")[::2]) if isinstance(config, str) else config)
     if not given.dataset.takes_arrays:
       raise BadInput(f"a Stream takes the config of a live stream of images, such as 'configs/live.py:anytime', but "
                      f"this one has problem={given.problem!r} and dataset.name={given.dataset.name!r}.")
