@@ -104,14 +104,14 @@ def tables(table: pd.DataFrame) -> list[tuple[str, str]]:
     made += [(f"{data}: against the best fixed memory", results.markdown(rows, [])),
              (f"{data}: fixed memories", results.markdown(fixed, [])),
              (f"{data}: other learners", results.markdown([["", *streams], *others], []))]
-    memories = {"memories": [name for name in FIXED if name != "reset"]}  # which is no memory, but a rule
+    memories = {"memories": [name for name in FIXED if name != "reset"]}  # a rule, not a memory
     made += [(f"{data}: choosing among {what}", choices(by["errors"], streams, names))
              for what, names in (memories | CHOICES).items() if set(names) <= set(mine["learner"])]
   return made
 
 
 def choices(errors: pd.Series, streams: Sequence[str], candidates: Sequence[str]) -> str:
-  """A table of what it brings to choose among candidates by their prequential errors.
+  """A table of the errors if you choose among candidates by their prequential errors.
 
   `errors` has those of each learner, stream and seed. Seeds and streams without all candidates are left out.
   """
@@ -132,7 +132,7 @@ def chosen(errors: np.ndarray, stops: bool) -> tuple[float, float]:
   """The mean error if each mega-batch is predicted by the candidate that has been best so far, and the cost.
 
   Best is the lowest mean of the earlier errors, weighted with a half-life of _HALF_LIFE mega-batches; at first it is
-  the first candidate. With `stops` a candidate trains no more once its errors exceed those of the best one by _WORSE
+  the first candidate. With `stops` a candidate stops training once its errors exceed those of the best one by _WORSE
   standard errors of the mean difference, from the _FEWEST-th error on. The cost is that of all that train, in units of
   one candidate's.
 

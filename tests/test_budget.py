@@ -73,7 +73,7 @@ def test_the_budget_that_a_refusal_names_is_enough(changes):
 def test_a_budget_that_decides_nothing_says_so(tmp_path, arrays, capsys):
   config = budgeted(1e6, model__width=5, train__steps=2, train__batch_size=5, stream__num_megabatches=2)
   alma_jax.run(config, tmp_path / "run", data=arrays)
-  assert "train.budget=1e+06 decides nothing: the width, the steps" in capsys.readouterr().err
+  assert "train.budget=1e+06 has no effect, because model.width, train.steps and" in capsys.readouterr().err
 
 
 def test_a_larger_budget_pays_for_wider_networks_and_more_steps():

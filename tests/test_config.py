@@ -82,6 +82,20 @@ def test_a_changed_name_keeps_what_both_classes_declare():
     configs.parse(config)
 
 
+def test_a_config_keeps_the_classes_that_it_has_chosen(tmp_path):
+  """Also one that lacks fields; `load_config` completes it."""
+  (tmp_path / "mine.py").write_text("from ml_collections import ConfigDict\n\ndef get_config(change='relabel'):\n"
+                                    "  return ConfigDict({'dataset': {'name': 'drift:digits', 'change': change}})\n")
+  config = alma_jax.load_config(f"{tmp_path}/mine.py:rotate")
+  assert (config.dataset.change, config.dataset.degrees, config.learner.name) == ("rotate", 90.0, "ens")
+  config.dataset.name = "drift:cifar10"
+  assert config.dataset.change == "rotate"
+  for tree in (config, configs.load_file(str(tmp_path / "mine.py"))):
+    with pytest.raises(BadInput, match="dataset.name='digits' has no field dataset.change, which"):
+      configs.overridden(tree if isinstance(tree, dict) else tree.to_dict(), {"dataset.name": "digits"})
+  configs.overridden({"problem": "images", "dataset": {"name": "drift:mnist"}}, {"dataset.name": "digits"})
+
+
 def test_a_field_that_is_left_out_has_its_default():
   tree = configs.base("sm").to_dict()
   del tree["log"], tree["checkpoint"], tree["train"]["epochs"]

@@ -273,7 +273,7 @@ FIELDS = [
     ("drift:sm,rotat", "dataset.change='rotat'", "did you mean 'rotate'?"),
     ("drift:sm,mix dataset.duration=0", "dataset.duration=0.0", "above 0"),
     ("drift:sm,rotate dataset.change_at=0.5", "dataset.change_at", "leave the field out, or change dataset.change"),
-    ("drift:sm,relabel dataset.name=digits", "dataset.name='digits'", "the same form as 'drift:mnist'"),
+    ("drift:sm,relabel dataset.name=digits", "dataset.name='digits'", "the form of 'drift:mnist'"),
     ("drift:sm,relabel dataset.name=drift:minst", "NAME='minst'", "did you mean 'mnist'?"),
     ("drift:sm,relabel dataset.name=drift:live:x", "dataset.name='drift:live:x'", "name one, as in drift:mnist"),
     ("drift:sm,classes stream.num_megabatches=3", "dataset.phases=5", "lower it"),

@@ -81,7 +81,7 @@ def load_file(path: str, arg: str | None = None) -> layout.Tree:
 
 
 def load_config(name: str) -> "ConfigDict":
-  """The config of a config file, which you can change.
+  """Runs a config file and returns its config, which you can change.
 
   Args:
     name: as `--config` takes it, e.g. "live:anytime", or "mine.py:sm" for a file of your own.

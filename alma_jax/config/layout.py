@@ -90,8 +90,9 @@ def renamed(flat: Mapping[str, Any], path: str, name: Any) -> Tree:
   before, after = fields_of(flat), fields_of(result := {**flat, path: name})
   for lost in sorted(before.keys() - after.keys()):
     if before[lost].classes is not None and flat.get(lost, before[lost].default) != before[lost].default:
-      raise BadInput(f"{path}={name!r} does not go with {lost}={flat[lost]!r} of this config; give a name of the same "
-                     f"form as {flat.get(path, before[path].default)!r}, or set {lost}={before[lost].default} first.")
+      given, usual = flat.get(path, before[path].default), before[lost].default
+      raise BadInput(f"{path}={name!r} has no field {lost}, which this config sets to {flat[lost]!r}; give a name of the "
+                     f"form of {given!r}, or set {lost}={usual} before it.")
 
   def keeps(path: str, each: Declared) -> bool:
     other = before.get(path, each)

@@ -243,7 +243,7 @@ class AnyStream(Section):
 
   @property
   def least_batch(self) -> int:
-    """The fewest examples of a batch."""
+    """The smallest batch size."""
     return 1
 
 
@@ -275,12 +275,12 @@ class Stream(AnyStream):
 
   @property
   def least_batch(self) -> int:
-    """The fewest examples of a batch; with `replay_share` one of them is old, and one is new."""
+    """The smallest batch size. With `replay_share`, a batch needs an old and a new example."""
     return next(size for size in itertools.count(1) if not self._share or memory_part(size, self._share))
 
   @property
   def _share(self) -> float:
-    """`replay_share`, about a half if it depends on the stage."""
+    """`replay_share`; 0.5 stands for one that depends on the stage."""
     return 0.5 if isinstance(self.replay_share, str) else self.replay_share
 
   @property

@@ -32,12 +32,12 @@ from alma_jax.types import Array, Cost, Variables
 
 SLOW, FAST, NEW = 0, 1, 2
 TESTS = 8  # one in TESTS new examples tests both networks, before the slow one is trained on it
-SHOWING = 128  # new examples that can show a change; with many more, ordinary differences would
+SHOWING = 128  # new examples tested for a change, at most; with many more, ordinary differences look like one
 MOST_RECENT = 0.5  # of a batch of the fast network
 BETTER = 2.0  # deviations by which one network has significantly fewer errors than the other
 SPANS = 64  # groups of old mega-batches that are judged, at most
 LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighbours; and the fewest, the most of one
-NEAR = 2  # at least twice as many neighbours decide about a span with it
+NEAR = 2  # a span is judged with at least 2 * NEAR neighbours
 UNEVEN = 3.0  # deviations by which the errors of a span and its neighbours differ significantly
 CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
 ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
@@ -171,9 +171,9 @@ class Dual(stacked.Stacked):
     return self.context.config.train.plan(len(data.train), data.share, data.grown)
 
   def _tests(self, data: loop.StageData) -> tuple[np.ndarray, int, int]:
-    """(the new examples int32 [n] in random order, how many of the first test, how many show whether the data changed).
+    """(the new examples int32 [n] in random order; how many from the start are test examples; and tested for a change).
 
-    Those that test do not train the fast network. Before it is trained, more of them can show a change.
+    The test examples do not train the fast network. Those tested for a change are tested before its training.
     """
     order = keys.rng(data.seed, keys.JUDGED, data.stage, 0).permutation(data.train[:data.num_new])
     # Half of the passes are for both networks before the training and one after it; a change takes at most a fourth.
@@ -226,7 +226,7 @@ class Dual(stacked.Stacked):
     looks, fast = self._looked(state, FAST, data, test)
     views = self.context.num_views
     found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
-    if "before" in state.host and not risen(state.host["before"], fast):  # else it says nothing of what it knows now
+    if "before" in state.host and not risen(state.host["before"], fast):  # else they say nothing about it now
       found["wrong"] = np.concatenate([fast, state.host["before"][len(test):]])
     if data.stage:
       slow, is_new = state.host["slow_wrong"], state.host.get("start") == NEW

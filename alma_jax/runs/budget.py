@@ -2,8 +2,8 @@
 
 Fields that are 0 are free. A free width lets the network see RATIO examples for each of its parameters. A free batch
 size is about BATCH, and free steps use up the budget. Steps are whole numbers, so the batch size is adjusted last. If
-your steps would need batches larger than the data of a stage, the network is wider instead; if they do not pay for one
-example, it is narrower.
+your steps would need batches larger than the data of a stage, the network is wider instead. If the budget does not pay
+for the smallest batch in each of them, it is narrower.
 """
 import dataclasses
 import functools

@@ -136,7 +136,8 @@ class Session:
         values += f" ({' to '.join(map(str, steps[:1] + steps[1:][-1:]))} steps in a stage)"
       say(f"train.budget={c.train.budget:g} multiply-adds a mega-batch: {values}")
     elif c.train.budget:
-      say(f"train.budget={c.train.budget:g} decides nothing: the width, the steps and the batch size are set")
+      say(f"train.budget={c.train.budget:g} has no effect, because model.width, train.steps and train.batch_size are "
+          "set; set one of them to 0 to use it")
     return State(learner, num_params, setting.protocol.meta(()))
 
   def _restored(self, opened: checkpoint.Opened) -> State:

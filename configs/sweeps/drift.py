@@ -8,7 +8,7 @@
 There are nine streams of MNIST, with 60 mega-batches of 400 images. `uniform` replays all
 data, `none` replays nothing, and the memory of `h4` has a half-life of 4 mega-batches.
 drift.py:cifar10 takes CIFAR-10 and the streams rotate, relabel and classes, drift.py:river
-generators of tables. drift.py:choices has `anytime` with other learning rates and numbers
+takes generators of tables. drift.py:choices has `anytime` with other learning rates and numbers
 of steps, on five streams of MNIST. The results are in docs/results/drift.
 """
 from alma_jax.sweeps import Sweep, axis, product
@@ -21,7 +21,7 @@ STREAMS = {
     "river": ("river:Agrawal", "river:SEA", "river:Hyperplane")}
 FIXED = [{"log.label": "uniform"}, {"log.label": "none", "replay_share": 0.0}, *(
     {"log.label": f"h{half}", "memory_policy": "half_life", "half_life": float(half)} for half in (1, 2, 4, 8, 16))]
-# As many multiply-adds as by default, which is a rate of 0.05 and 84 steps of 32 examples.
+# All cost as much as the default, a rate of 0.05 and 84 steps of 32 examples.
 CHOICES = [{"log.label": "rate / 2", "learning_rate": 0.025}, {"log.label": "rate x 2", "learning_rate": 0.1},
            {"log.label": "steps / 2", "steps": 42}, {"log.label": "steps x 2", "steps": 168}]
 
