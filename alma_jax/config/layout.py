@@ -91,8 +91,8 @@ def renamed(flat: Mapping[str, Any], path: str, name: Any) -> Tree:
   for lost in sorted(before.keys() - after.keys()):
     if before[lost].classes is not None and flat.get(lost, before[lost].default) != before[lost].default:
       given, usual = flat.get(path, before[path].default), before[lost].default
-      raise BadInput(f"{path}={name!r} has no field {lost}, which this config sets to {flat[lost]!r}; give a name of the "
-                     f"form of {given!r}, or set {lost}={usual} before it.")
+      raise BadInput(f"{path}={name!r} has no field {lost}, which this config sets to {flat[lost]!r}; give a name of "
+                     f"the form of {given!r}, or set {lost}={usual} before it.")
 
   def keeps(path: str, each: Declared) -> bool:
     other = before.get(path, each)
