@@ -113,7 +113,7 @@ def tables(table: pd.DataFrame) -> list[tuple[str, str]]:
 def choices(errors: pd.Series, streams: Sequence[str], candidates: Sequence[str]) -> str:
   """A table of the errors if you choose among candidates by their prequential errors.
 
-  `errors` has those of each learner, stream and seed. Seeds and streams without all candidates are left out.
+  `errors` has an array for each learner, stream and seed. Seeds and streams without all candidates are left out.
   """
   rows = [["", "`anytime`", "best in hindsight", "chosen, all go on", "chosen, the worse ones stop", "cost"]]
   for stream in streams:
@@ -132,9 +132,8 @@ def chosen(errors: np.ndarray, stops: bool) -> tuple[float, float]:
   """The mean error if each mega-batch is predicted by the candidate that has been best so far, and the cost.
 
   Best is the lowest mean of the earlier errors, weighted with a half-life of _HALF_LIFE mega-batches; at first it is
-  the first candidate. With `stops` a candidate stops training once its errors exceed those of the best one by _WORSE
-  standard errors of the mean difference, from the _FEWEST-th error on. The cost is that of all that train, in units of
-  one candidate's.
+  the first candidate. With `stops` a candidate stops training once its mean error exceeds the best one by _WORSE
+  standard errors of the difference, from the _FEWEST-th error on. The cost is the mean number of candidates in training.
 
   Args:
     errors: prequential, float [candidates, mega-batches].

@@ -14,6 +14,7 @@ from runs import ROOT, alma, interrupted, small_config
 from test_task_report import write_task_run
 
 import alma_jax
+from alma_jax import status
 from alma_jax.monitor import board, pair, view
 from alma_jax.store.record import Record
 
@@ -91,6 +92,19 @@ def test_how_many_old_mega_batches_are_left_out(tmp_path):
   change_lines(path, memory_weights={2: [0.0], 4: [0.1, 0.9]}, memory_span={4: 2})
   run, said = view.view(path), "leaves out 2 of 3 old mega-batches"
   assert (view.cells(run)["notes"], board.shown(run)["further"]) == (said, [said])
+
+
+def test_entries_of_a_live_stream_that_need_a_look_are_counted(tmp_path, capsys):
+  path, good = write_run(tmp_path / "runs/run", [0.4]), write_run(tmp_path / "runs/good", [0.4])
+  (path / "rejected.jsonl").write_text(2 * '{"name": "a.npz"}\n' + '{"name": "b.npz"}\n')
+  (path / "notices.jsonl").write_text('{"name": "c.npz", "notice": "changed"}\n')
+  said = ["2 entries set aside (rejected.jsonl)", "1 notice about used entries (notices.jsonl)"]
+  assert view.view(path).arrivals == board.shown(view.view(path))["further"] == said
+  (path / "rejected.jsonl").write_text("damaged\n")
+  status.main([str(tmp_path / "runs")])
+  shown = capsys.readouterr()
+  assert good.name in shown.out  # one damaged run hides no other
+  assert "rejected.jsonl has a line that is not JSON" in shown.err
 
 
 def test_the_gate_of_a_mixture_is_not_dead(tmp_path):

@@ -140,7 +140,7 @@ def view(path: str | os.PathLike[str]) -> View:
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r}.")
   record = Record(folder)
-  record.lines  # noqa: B018 (a damaged file is refused now)
+  record.lines, record.set_aside, record.notices  # noqa: B018 (a damaged file is refused now)
   return current(record)
 
 
