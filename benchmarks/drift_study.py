@@ -133,7 +133,7 @@ def chosen(errors: np.ndarray, stops: bool) -> tuple[float, float]:
 
   Best is the lowest mean of the earlier errors, weighted with a half-life of _HALF_LIFE mega-batches; at first it is
   the first candidate. With `stops` a candidate stops training once its mean error exceeds the best one by _WORSE
-  standard errors of the difference, from the _FEWEST-th error on. The cost is the mean number of candidates in training.
+  standard errors of the difference, from the _FEWEST-th error on. The cost is the mean number of those in training.
 
   Args:
     errors: prequential, float [candidates, mega-batches].
