@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 from made_studies import _path  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("stops", "error", "cost"), [(False, 6 * 0.1 + 2 * 1 + 4 * 0.5, 24), (True, 6 * 0.1 + 6, 17)])
 def test_the_candidate_that_was_best_lately_predicts(stops, error, cost):
