@@ -76,11 +76,12 @@ def test_a_budget_that_decides_nothing_says_so(tmp_path, arrays, capsys):
   assert "train.budget=1e+06 has no effect, because model.width, train.steps and" in capsys.readouterr().err
 
 
-def test_a_larger_budget_pays_for_wider_networks_and_more_steps():
-  small, large = decided(budgeted(1e6)), decided(budgeted(1e8))
+@pytest.mark.parametrize(("learner", "batch"), [("anytime", 32), ("anytime,tracking", 16)])
+def test_a_larger_budget_pays_for_wider_networks_and_more_steps(learner, batch):
+  small, large = decided(budgeted(1e6, learner)), decided(budgeted(1e8, learner))
   assert large["model.width"] > small["model.width"]
   assert large["train.steps"] > small["train.steps"]
-  assert abs(large["train.batch_size"] - 32) <= 2
+  assert abs(large["train.batch_size"] - batch) <= 2
 
 
 def test_a_folder_keeps_the_config_as_given_and_what_was_decided(tmp_path, arrays):

@@ -27,7 +27,7 @@ TOY = {
     "modular": 'PARTS, CODED = 20, 100\nIMAGES, RUNS = 200, {"train.epochs": 1, "devices": 1}\n'
                'TASKS = {"stream.num_megabatches": 5, "train.epochs": 1, "devices": 1}',
     "drift": 'SIZE = {"model.name": "mlp", "stream.num_megabatches": 4, "dataset.megabatch_size": 20, "devices": 1}\n'
-             'BUDGET, STREAMS, NIGHTS = {"train.budget": 1e7}, ["rotate"], 2',
+             'BUDGET, STREAMS, NIGHTS, LIVE = {"train.budget": 1e7}, ["rotate"], 2, {"train.budget": 1e8}',
     "analysis": 'FIELDS = "--config.train.epochs=1 --config.stream.num_megabatches=5 --config.model.width=4"',
 }
 

@@ -158,7 +158,6 @@ def _power_ends(num_megabatches: int, num: int, exponent: float) -> tuple[int, .
   return tuple(ends[1:])
 
 
-BATCH = 32  # of train.batch_size=0, before train.budget adjusts it
 ALWAYS: Schedule = Every(waiting_time=1)
 SCHEDULES: Mapping[str, type[Schedule]] = {cls.name: cls for cls in (Every, Power, Geometric, Adaptive)}
 WHEN = "train `every` w mega-batches, at `power` or `geometric` times, or when it pays for itself (`adaptive`)"
@@ -304,7 +303,7 @@ class Stream(AnyStream):
         raise BadInput(f"stream.memory_size={self.memory_size} needs stream.replay_share above 0; set it, or "
                        "leave stream.memory_size=0.")
       return
-    batch = config.train.batch_size or BATCH
+    batch = config.train.batch_size or config.learner.batch
     part = memory_part(batch, self._share)
     asked = f"stream.replay_share={self.replay_share} of train.batch_size={batch}"
     if not part:

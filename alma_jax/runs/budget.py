@@ -1,9 +1,9 @@
 """The rule of `train.budget`: the width, the steps and the batch size that a budget pays for (docs/anytime.md).
 
 Fields that are 0 are free. A free width lets the network see RATIO examples for each of its parameters. A free batch
-size is about BATCH, and free steps use up the budget. Steps are whole numbers, so the batch size is adjusted last. If
-your steps would need batches larger than the data of a stage, the network is wider instead. If the budget does not pay
-for the smallest batch in each of them, it is narrower.
+size is about the learner's, and free steps use up the budget. Steps are whole numbers, so the batch size is adjusted
+last. If your steps would need batches larger than the data of a stage, the network is wider instead. If the budget does
+not pay for the smallest batch in each of them, it is narrower.
 """
 import dataclasses
 import functools
@@ -15,7 +15,6 @@ import numpy as np
 from alma_jax import learners
 from alma_jax.config import layout, schema
 from alma_jax.config.fields import listed
-from alma_jax.config.stream import BATCH
 from alma_jax.data import memory
 from alma_jax.data.megabatches import Megabatches
 from alma_jax.errors import BadInput
@@ -62,7 +61,7 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before:
   total = num * config.train.budget
   spent = _spending(config, facts, sizes if config.dataset.is_complete else _expected(config, num, sizes))
   least = {_WIDTH: 1, _STEPS: 1, _BATCH: config.stream.least_batch}
-  found = {path: first for path, first in ((_STEPS, 1), (_BATCH, BATCH)) if path in free}
+  found = {path: first for path, first in ((_STEPS, 1), (_BATCH, config.learner.batch)) if path in free}
   if _WIDTH in free:
     by_rule = functools.partial(_wanted, config, facts)
     found[_WIDTH] = _most(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
