@@ -185,10 +185,10 @@ def test_two_processes_share_the_local_copy(tmp_path, monkeypatch, programs):
     return [process.returncode for process in started], errors
 
   codes, errors = together("a", "b")
-  assert codes == [2, 2], errors
+  assert codes == [2, 2], "\n".join(errors)
   assert any("set XDG_CACHE_HOME to a folder of a common file system" in each for each in errors)
   codes, errors = together("c", "c")
-  assert codes == [0, 0], errors
+  assert codes == [0, 0], "\n".join(errors)
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
   run, (local,) = alma_jax.load_run(store), (tmp_path / "c").rglob("summary.json")
   assert run.metrics["t"].tolist() == [1, 2, 3, 4]
