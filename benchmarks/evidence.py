@@ -76,9 +76,10 @@ class Spread(NamedTuple):
     beyond the scatter that so few seeds cause, gives `freedom` (Smyth, 2004, section 6.2).
     """
     effects = [found.effects for cells in claims if (found := _whole(cells)) and found.effects.shape[1] >= FEWEST]
+    sizes_of = lambda rows: [1] * len(rows) + [len(rows)]
     found = [(each.num * each.error**2, size, each.num - 1) for rows in effects
-             for size, means in ((1, rows), (len(rows), rows.mean(0, keepdims=True)))[:1 + (len(rows) > 1)]
-             for each in statistics.estimates(means) if math.isfinite(each.margin)]
+             for size, each in zip(sizes_of(rows), statistics.estimates(
+                 np.vstack([rows, rows.mean(0)]) if len(rows) > 1 else rows)) if math.isfinite(each.margin)]
     if len(found) < _FEWEST_VARIANCES:
       return cls()
     variances, sizes, degrees = np.array(found).T

@@ -311,3 +311,16 @@ def test_the_part_before_the_first_training_does_not_squeeze_the_rest():
   (axes,) = draw(Curve("", "CER 1.95", lines, Measure("error"), 0.9, Protocol.labels)).axes
   assert axes.get_ylim() == (0, pytest.approx(0.13))
   assert {"0.90 before the first training", "area: CER 1.95"} <= {text.get_text() for text in axes.texts}
+
+
+@pytest.mark.parametrize(("errors", "place"), [
+    ([0.5] * 20, (10, 0)),  # the middle is 10.5
+    ([0.02] * 10 + [0.3] * 10, (15, 0)),  # the middle
+    ([0.02] * 6 + [0.3] * 8 + [0.02] * 6, (10, 0)),  # at t=10 and 11, all within 3 of it are high
+    ([0.9] * 3 + [0.05] * 17, (4, 0)),  # the axis ends at 0.065, so all are high; the middle is 3.6
+    ([0.3] + [0.004] * 18 + [0.3], (5, 0.004))])  # low wherever there is room: above it
+def test_the_area_is_named_where_a_text_has_room(errors, place):
+  lines = [dict(t=t, error=error, updated=t > 3) for t, error in enumerate(errors, 1)]
+  (axes,) = draw(Curve("", "CER 1", lines, Measure("error"), 0.9, Protocol.labels)).axes
+  (text,) = (text for text in axes.texts if text.get_text() == "area: CER 1")
+  assert text.xy == place

@@ -144,7 +144,7 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """
   size, comma, version = size.partition(",")
   if size not in SIZES:
-    raise BadInput(f"there is no size {size!r} of text; the sizes are {listed(SIZES)}.")
+    raise BadInput(f"text has no size {size!r}; its sizes are {listed(SIZES)}.")
   return _template(TEXT, f"{learner}{comma}{version}", {**_LANGUAGE, **SIZES[size]})
 
 

@@ -27,7 +27,7 @@ TASK_STYLES = {
 # Of runs that share a learner.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _SQUEEZED = 2.5  # an axis that is this many times as high as the values after the first training squeezes them
-_BESIDE, _LOW = 0.15, 0.16  # shares of an axis: half a text's width; a curve this low leaves a text no room below it
+_BESIDE, _LOW = 0.15, 0.16  # shares of an axis: half the width of a text; a curve this low leaves no room below it
 _NAMED = 24  # tasks whose names have room
 _LARGEST, _SMALLEST = 0.45, 0.28  # radii of the circles of a gate tree; neighbouring leaves have the distance 1
 
@@ -154,11 +154,21 @@ def _draw_stair(axes: "Axes", curve: Curve, values: Sequence[tuple[int, float]],
     axes.annotate(f"{height}before the first training", (edges[0], 0.97), (4, 0), ("data", "axes fraction"),
                   "offset points", va="top", color="0.35", fontsize=9, backgroundcolor=(1, 1, 1, 0.8))
   if curve.result.startswith("CER"):
-    middle = sum(t * error for t, error in values) / (sum(errors) or 1)  # below a high part of the curve
-    near = [error for t, error in values if abs(t - middle) <= _BESIDE * len(values)]
-    above = max(near) if near and min(near) < _LOW * top else 0.0  # where it is low, above it
-    axes.annotate(f"area: {curve.result}", (middle, above), (0, 8), textcoords="offset points", ha="center",
+    axes.annotate(f"area: {curve.result}", _room(values, top), (0, 8), textcoords="offset points", ha="center",
                   color=colour, fontsize=10)
+
+
+def _room(values: Sequence[tuple[int, float]], top: float) -> tuple[float, float]:
+  """Where a text has room in the area of a curve, near its middle; above the curve if it is low everywhere."""
+  side = int(_BESIDE * len(values))
+  middle = sum(t * error for t, error in values) / (sum(error for _, error in values) or 1)
+  places = [(values[i][0], [error for _, error in values[i - side:i + side + 1]])
+            for i in range(side, len(values) - side)]
+  inside = [t for t, near in places if min(near) >= _LOW * top]
+  if inside:
+    return min(inside, key=lambda t: abs(t - middle)), 0.0
+  t, near = min(places, key=lambda place: max(place[1]))
+  return t, max(near)
 
 
 def gate_tree(splits: Sequence[int], axes: "Axes", sizes: Sequence[float] | None = None) -> None:

@@ -22,8 +22,7 @@ STREAMS = {
 FIXED = [{"log.label": "uniform"}, {"log.label": "none", "replay_share": 0.0}, *(
     {"log.label": f"h{half}", "memory_policy": "half_life", "half_life": float(half)} for half in (1, 2, 4, 8, 16))]
 # All cost as much as 84 steps of 32 examples with a rate of 0.05.
-CHOICES = [{"log.label": "rate / 2", "learning_rate": 0.025, "batch_size": 32},
-           {"log.label": "rate x 2", "learning_rate": 0.1, "batch_size": 32},
+CHOICES = [{"log.label": "rate / 2", "learning_rate": 0.025}, {"log.label": "rate x 2", "learning_rate": 0.1},
            {"log.label": "steps / 2", "batch_size": 64}, {"log.label": "steps x 2", "batch_size": 16}]
 
 
@@ -32,5 +31,5 @@ def get_sweep(data="mnist"):
   learners = [("anytime", fields) for fields in CHOICES] if data == "choices" else [("anytime", {}), *uniform]
   points = [{"learner": f"{learner},{stream}", **fields} for stream in STREAMS[data] for learner, fields in learners]
   images = {"dataset.name": f"drift:{'mnist' if data == 'choices' else data}", "test_size": 1000}
-  fixed = {"budget": 1.6e9} | ({} if data == "choices" else {"batch_size": 32}) | (images if data != "river" else {})
-  return Sweep("configs/drift.py", product(axis("seed", [10, 11, 12]), points), fixed)
+  return Sweep("configs/drift.py", product(axis("seed", [10, 11, 12]), points),
+               {"budget": 1.6e9, "batch_size": 32} | (images if data != "river" else {}))

@@ -82,15 +82,15 @@ def test_what_the_comparisons_of_a_study_say_about_their_variances():
 
 @pytest.mark.parametrize("freedom", [0, 2, 5])
 def test_studies_whose_noise_varies_rarely_have_a_verdict(freedom):
-  """Fifteen claims without an effect; 5 % of 100 studies are 5, and 12 are 3.2 deviations more."""
+  """Fifteen claims without an effect; 5 % of 300 studies are 15, and 28 are 3.4 deviations more."""
   import evidence
   rng, wrong = np.random.default_rng(0), 0
-  for _ in range(100):
+  for _ in range(300):
     claims = made(rng, 15, freedom)
     spread = evidence.Spread.of(claims)
     found = [evidence.weigh(cells, spread=spread) for cells in claims]
     wrong += any(p < 0.05 for p in evidence.holm([each.p for each in found]))
-  assert wrong <= 12
+  assert wrong <= 28
 
 
 def test_how_many_seeds_would_decide():
