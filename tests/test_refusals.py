@@ -245,7 +245,7 @@ FIELDS = [
     ("live:sm dataset.name=live:s3://b/x", "live:s3://b/x", "mount the bucket"),
     ("lm:btm train.learning_rate=0.01,0.001", "train.learning_rate=(0.01, 0.001)", "give one"),
     ("lm:btm dataset.name=live:x train.learning_rate=0.01", "dataset.name='live:x'", "use text:DIR or tfds:NAME"),
-    ("lm:sm,huge", "'huge'", "the sizes are tiny, base, large"),
+    ("lm:sm,huge", "'huge'", "its sizes are tiny, base, large"),
     ("digits:sm,paper", "'paper'", "write NAME,authors"),
     ("tasks:select,s_minus dataset.sources=fake", "dataset.sources='fake'", "one of auto, real, stand_ins"),
     ("tasks:select stream.replay=0.5", "'stream.replay'", "the fields under 'stream' are num_megabatches"),
