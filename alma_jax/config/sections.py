@@ -269,7 +269,8 @@ class AnyOptions(Section):
     trains_apart: whether the experts can be trained by runs of their own, see runs/mixture.py.
     num_tried: number of trainings in a stage of which one is kept; a guess, for progress bars.
     members: the option with the number of networks that train side by side; empty if the learner has only one.
-    batch: examples of a batch with `train.batch_size=0`, before `train.budget` adjusts them.
+    batches: examples of a batch with `train.batch_size=0`, before `train.budget` adjusts them: the first number with
+      which a stage has enough steps, otherwise the last.
   """
   name: str = field("", "the learner; choose it after the colon of --config=configs/NAME.py:LEARNER")
 
@@ -282,7 +283,7 @@ class AnyOptions(Section):
   trains_apart: ClassVar[bool] = False
   num_tried: ClassVar[int] = 1
   members: ClassVar[str] = ""
-  batch: ClassVar[int] = 32
+  batches: ClassVar[tuple[int, ...]] = (32, 16)
   combine, root, average = "", "", 0.0  # for learners without these options
 
   @property

@@ -62,7 +62,7 @@ class Options(sections.Options):
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   defaults: ClassVar = {"stream.replay_share": "uniform", "stream.memory_policy": "agreement"}
   judges: ClassVar[bool] = True
-  batch: ClassVar[int] = 16  # measured: docs/results/drift
+  batches: ClassVar[tuple[int, ...]] = (16,)  # measured: docs/results/drift
 
   @property
   def num_networks(self) -> int:

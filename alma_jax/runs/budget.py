@@ -1,9 +1,9 @@
 """The rule of `train.budget`: the width, the steps and the batch size that a budget pays for (docs/anytime.md).
 
-Fields that are 0 are free. A free width lets the network see RATIO examples for each of its parameters. A free batch
-size is about the learner's, and free steps use up the budget. Steps are whole numbers, so the batch size is adjusted
-last. If your steps would need batches larger than the data of a stage, the network is wider instead. If the budget does
-not pay for the smallest batch in each of them, it is narrower.
+Fields that are 0 are free. A free width lets the network see RATIO examples for each of its parameters. Free steps use
+up the budget, with a free batch size the learner's first with which a stage has ENOUGH of them. Steps are whole
+numbers, so the batch size is adjusted last. If your steps would need batches larger than the data of a stage, the
+network is wider instead. If the budget does not pay for the smallest batch in each of them, it is narrower.
 """
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from alma_jax.learners.contract import Context
 from alma_jax.models import cost
 from alma_jax.protocols.contract import Facts
 
-RATIO = 4.0  # measured: docs/anytime.md
+RATIO, ENOUGH = 4.0, 100  # measured: docs/anytime.md
 UNLIMITED = 100  # mega-batches in which a stream without a limit keeps to the budget
 MOST = 1.05  # of the budget, which a run may spend because a width, steps and a batch size are whole numbers
 
@@ -61,13 +61,17 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before:
   total = num * config.train.budget
   spent = _spending(config, facts, sizes if config.dataset.is_complete else _expected(config, num, sizes))
   least = {_WIDTH: 1, _STEPS: 1, _BATCH: config.stream.least_batch}
-  found = {path: first for path, first in ((_STEPS, 1), (_BATCH, config.learner.batch)) if path in free}
+  found: dict[str, int] = {}
   if _WIDTH in free:
     by_rule = functools.partial(_wanted, config, facts)
     found[_WIDTH] = _most(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
   use_up = lambda path: _most(lambda value: spent(found | {path: value}), total, least[path])
-  for path in filter(free.__contains__, (_STEPS, _BATCH)):
-    found[path] = use_up(path)
+  for batch in config.learner.batches:
+    found |= {path: first for path, first in ((_STEPS, 1), (_BATCH, batch)) if path in free}
+    for path in filter(free.__contains__, (_STEPS, _BATCH)):
+      found[path] = use_up(path)
+    if found.get(_STEPS, ENOUGH) >= ENOUGH:
+      break
   if _WIDTH in free and not total / MOST <= spent(found) <= total * MOST:
     found[_WIDTH] = use_up(_WIDTH)
   if spent(found) > MOST * total:

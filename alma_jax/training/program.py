@@ -288,13 +288,14 @@ def _accumulate(grads_of: Callable[[Tree], tuple[Tree, Tree]], batch: Tree, at_o
   if size == at_once:
     return grads_of(batch)
   parts = jax.tree.map(lambda leaf: leaf.reshape(size // at_once, at_once, *leaf.shape[1:]), batch)
-  first, stats = grads_of(members.index(parts, 0))
+  shapes, _ = jax.eval_shape(grads_of, members.index(parts, 0))
 
   def add(total: Tree, part: Tree) -> tuple[Tree, Tree]:
     new, stats = grads_of(part)
     return jax.tree.map(jnp.add, total, new), stats
 
-  total, stats = jax.lax.scan(add, first, jax.tree.map(lambda leaf: leaf[1:], parts))
+  # From zeros: to begin with the first part would compile its passes twice.
+  total, stats = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, shapes), parts)
   return total, members.index(stats, -1)
 
 

@@ -8,8 +8,8 @@
     python -m alma_jax.sweep --config=configs/sweeps/anytime_data.py --workdir runs/anytime_data
 
 Every run has 5.8e10 multiply-adds, and 20 mega-batches unless its point says otherwise. All learners predict from
-one view of an image and draw old examples at random. Version 1 does not run on pairs: its VGG cannot take images of
-28x40 pixels.
+one view of an image, draw old examples at random, and have batches of 32. Version 1 does not run on pairs: its VGG
+cannot take images of 28x40 pixels.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
@@ -30,4 +30,4 @@ def get_sweep():
   points = [{**kind, **learner} for kind in KINDS for learner in LEARNERS
             if learner["log.label"] != "v1" or "pairs" not in kind["dataset.name"]]
   return Sweep("configs/cifar.py", product(axis("seed", [2000, 2001]), points),
-               {"test_augment": False, "replay_order": "random"})
+               {"test_augment": False, "replay_order": "random", "batch_size": 32})
