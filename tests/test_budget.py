@@ -84,6 +84,16 @@ def test_a_larger_budget_pays_for_wider_networks_and_more_steps(learner, batch):
   assert abs(large["train.batch_size"] - batch) <= 2
 
 
+def test_batches_are_halved_where_a_stage_would_have_few_steps(monkeypatch):
+  small, large = (decided(budgeted(1e5, train__batch_size=batch, model__width=4)) for batch in (16, 32))
+  assert small["train.steps"] == pytest.approx(2 * large["train.steps"], rel=0.1)
+  free = budgeted(1e5, model__width=4)
+  for enough, size in ((large["train.steps"], 32), (large["train.steps"] + 1, 16)):
+    monkeypatch.setattr(budget, "ENOUGH", enough)
+    assert decided(free)["train.batch_size"] == pytest.approx(size, rel=0.1)
+  assert decided(budgeted(1e5, model__width=4, stream__replay_share=0.02))["train.batch_size"] >= 25  # 0.02 of 26 is 1
+
+
 def test_a_folder_keeps_the_config_as_given_and_what_was_decided(tmp_path, arrays):
   config = budgeted(1e6)
   run = alma_jax.run(config, tmp_path / "run", data=arrays)

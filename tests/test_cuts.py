@@ -51,10 +51,8 @@ BUDGET = dict(model__width=0, train__steps=0, train__batch_size=0, train__budget
 TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=3, train__eval_every=2,
             train__learning_rate=0.01)
 TEXTS = {
-    "sm": TEXT | dict(train__learning_rate=(0.01, 0.001), stream__schedule="geometric", stream__factor=2.0,
-                      stream__replay_share="uniform", stream__memory_size=8, learner__average=0.4),
-    "gens": TEXT | FREE | dict(model__dropout=(0.1, 0.0), stream__replay=0.5, stream__waiting_time=1,
-                               train__micro_batch=2),
+    "gens": TEXT | FREE | dict(model__dropout=(0.1, 0.0), stream__schedule="geometric", stream__factor=2.0,
+                               stream__replay_share="uniform", stream__memory_size=8, train__micro_batch=2),
     "btm": TEXT | dict(learner__num_domains=2, learner__domains="random", stream__replay_share=0.25, train__steps=8,
                        dataset__cross_documents=False)}
 TEXT_GMOE = TEXT | dict(

@@ -303,7 +303,7 @@ class Stream(AnyStream):
         raise BadInput(f"stream.memory_size={self.memory_size} needs stream.replay_share above 0; set it, or "
                        "leave stream.memory_size=0.")
       return
-    batch = config.train.batch_size or config.learner.batches[-1]
+    batch = config.train.batch_size or self.least_batch  # of a free one; a budget decides on more
     part = memory_part(batch, self._share)
     asked = f"stream.replay_share={self.replay_share} of train.batch_size={batch}"
     if not part:

@@ -67,7 +67,7 @@ def decided(config: schema.RunConfig, facts: Facts, sizes: memory.Sizes, before:
     found[_WIDTH] = _most(by_rule if len(free) > 1 else lambda width: spent({_WIDTH: width}), total)
   use_up = lambda path: _most(lambda value: spent(found | {path: value}), total, least[path])
   for batch in config.learner.batches:
-    found |= {path: first for path, first in ((_STEPS, 1), (_BATCH, batch)) if path in free}
+    found |= {path: first for path, first in ((_STEPS, 1), (_BATCH, max(batch, least[_BATCH]))) if path in free}
     for path in filter(free.__contains__, (_STEPS, _BATCH)):
       found[path] = use_up(path)
     if found.get(_STEPS, ENOUGH) >= ENOUGH:
