@@ -45,9 +45,10 @@ def test_twenty_splits_preserve_the_function_on_real_validation_data():
 def test_splits_of_blocks_preserve_the_function_with_hard_gates():
   x = jax.random.normal(jax.random.key(5), (12, 32, 32, 3))
   splits, (net, variables, _) = [], planted("vgg", [], gating="hard")
+  apply = jax.jit(net.apply, static_argnums=3)
   for _ in range(30):  # statistics of real activations, because deep activations would vanish otherwise
     state = single(variables)
-    stats = jax.jit(net.apply, static_argnums=3)(state, x, None, True)[1]
+    stats = apply(state, x, None, True)[1]
     variables = jax.tree.map(lambda leaf: np.asarray(leaf)[None], Variables(state.params, stats))
   rng = np.random.default_rng(0)
   for growth, leaf in enumerate((0, 1)):

@@ -113,7 +113,7 @@ def test_slurm_requeues_what_is_preempted(tmp_path, stand_in, monkeypatch):
   monkeypatch.setattr(slurm, "_SECONDS", 0.2)
   folder = tmp_path / "runs/slurm"
   folder.mkdir(parents=True)
-  made = jobs.make(small_sweep({"seed": 0, "epochs": 2000}, {"seed": 1}, **{"checkpoint.seconds": 0.0}),
+  made = jobs.make(small_sweep({"seed": 0, "epochs": 400}, {"seed": 1}, **{"checkpoint.seconds": 0.0}),
                    tmp_path / "runs")
   seen, preempted = [], False
   for event in slurm.run(made, 1, folder, {"slurm_partition": "some", "timeout_min": 90}, lambda: False):
