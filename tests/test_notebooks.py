@@ -24,7 +24,7 @@ TOY = {
                '"devices": 1}\n'
                'MNIST = {"model.name": "mlp", "stream.num_megabatches": 5, "train.steps": 4, "devices": 1}\n'
                'BUDGET, EPOCHS = {"train.budget": 1e7}, {"train.epochs": 1}',
-    "modular": 'PARTS, CODED = 20, 100\nIMAGES, RUNS = 200, {"train.epochs": 1, "devices": 1}\n'
+    "modular": 'PARTS, CODED, EXPERTS = 20, 100, 2\nIMAGES, RUNS = 200, {"train.epochs": 1, "devices": 1}\n'
                'TASKS = {"stream.num_megabatches": 5, "train.epochs": 1, "devices": 1}',
     "drift": 'SIZE = {"model.name": "mlp", "stream.num_megabatches": 4, "dataset.megabatch_size": 20, "devices": 1}\n'
              'BUDGET, STREAMS, NIGHTS, LIVE = {"train.budget": 1e7}, ["rotate"], 2, {"train.budget": 1e8}',
