@@ -1,11 +1,12 @@
 """The prequential errors of a learner that starts again at every alarm, on a stream that changes.
 
     python benchmarks/drift_reset.py --config=configs/drift.py:anytime,uniform,relabel --config.train.budget=1.6e9 \\
-        --config.seed=10 --out=errors.csv
+        --config.train.batch_size=32 --config.seed=10 --out=errors.csv
 
-It is `live:anytime,uniform`, the single network that replays all data, with the budget of the config, and sees the same
-mega-batches. When the detector of `log.drift` reports that the prequential error has risen, a new stream begins with
-the mega-batch that raised the alarm: a new network, without a memory. Prints a row, and appends it to --out.
+It is `live:anytime,uniform`, the single network that replays all data, with the budget and the batch size of the
+config, and sees the same mega-batches. When the detector of `log.drift` reports that the prequential error has risen, a
+new stream begins with the mega-batch that raised the alarm: a new network, without a memory. Prints a row, and appends
+it to --out.
 """
 import pathlib
 import sys
@@ -29,6 +30,7 @@ def main() -> None:
   _, config = command._parse(flags)
   live = configs.parse(configs.overridden(configs.load_file("live", "anytime,uniform"), {
       "seed": str(config.seed), "train.budget": str(config.train.budget),
+      "train.batch_size": str(config.train.batch_size),
       "stream.num_megabatches": str(config.stream.num_megabatches)}))  # for which the budget is planned
   entries = [(arrays["x"], arrays["y"]) for name, arrays in protocols.of(config).entries(config)
              if name.startswith("stream/")]

@@ -301,6 +301,17 @@ def replay_helps_less(runs: Runs) -> list[Cell]:
           for kind, gain in gains if kind[LEARNER] != "gens" and same(kind) == same(mine)]
 
 
+def replay_ends_waiting(runs: Runs) -> list[Cell]:
+  """The best longer waiting time against the shortest one, with replay."""
+  found = []
+  for _, alike in runs.where(runs.table[REPLAY] > 0).apart(WAIT, GROW):
+    (shortest, values), *longer = sorted(alike.kinds(), key=lambda pair: pair[0][WAIT])
+    if longer:
+      assert all(kind[WAIT] > shortest[WAIT] for kind, _ in longer)  # one kind of runs at each waiting time
+      found.append(cell(shortest, evidence.log_ratio(evidence.best([its for _, its in longer]), values)))
+  return found
+
+
 def waiting_for_all_ends_lowest(runs: Runs) -> list[Cell]:
   """The final error of fixed learners: at the best shorter waiting time, against one training on all data."""
   found = []

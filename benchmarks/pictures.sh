@@ -17,7 +17,7 @@ for learner in mntdp independent; do
 done
 python -m alma_jax.report "$runs/tasks" --out "$runs/report-tasks"
 cp "$runs/report-tasks/task-modules.png" docs/images/gallery/modules.png
-for study in mnist mnist_authors mnist_replay cifar text anytime; do
+for study in mnist mnist_authors mnist_replay replay cifar text anytime; do
   python benchmarks/study_figures.py "docs/results/$study"
 done
 python benchmarks/drift_study.py docs/results/drift

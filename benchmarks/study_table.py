@@ -6,7 +6,8 @@
 The argument is the folder of a study of benchmarks/claims.py. The numbers are means ± sample standard deviations over
 seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
 
-Of images there is a table of the lowest mean CERs: a row for each learner, a column for each width. Further fields are
+Of images of one width there is a table of mean CERs: a row for each learner, a column for each waiting time. Of several
+widths there is a table of the lowest mean CERs: a row for each learner, a column for each width. Further fields are
 named where they tell kinds of the same learner, width and waiting time apart. If learners grow at several intervals at
 one waiting time, a second table has the costs of the runs at this waiting time without replay. The first table then
 leaves out the cells whose runs are all in the second. Of texts there are three tables of perplexities: of learners that
@@ -65,7 +66,7 @@ def all_of(folder: pathlib.Path) -> list[str]:
   if runs is None:
     raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(STUDIES)}.")
   if runs.score == "cer":
-    return [*by_width(runs), *costs(runs)]
+    return [by_wait(runs)] if runs.table[WIDTH].nunique() == 1 else [*by_width(runs), *costs(runs)]
   texts = study_figures.study_of(folder)
   return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts)), gates(folder)]
 
@@ -110,6 +111,19 @@ def gates(folder: pathlib.Path) -> str:
       {"gates": f"`{kind[0]}`", "copies": f"`{kind[1]}`",
        **{f"{name} perplexity": _number(mine[f"{name}_perplexity"].tolist()) for name in ("average", "final")}}
       for kind, mine in pd.read_csv(folder / "gates.csv").groupby(["model.gates", "learner.copies"])])
+
+
+def by_wait(runs: Runs) -> str:
+  """The CERs of image learners without and with replay at each waiting time."""
+  rows: dict[tuple[str, float], dict[Any, str]] = collections.defaultdict(dict)
+  for kind, scores in runs.kinds():
+    rows[kind[LEARNER], kind[REPLAY]][kind[WAIT]] = _number([*scores.values()])
+  waits = sorted({wait for row in rows.values() for wait in row})
+  places = {name: i for i, name in enumerate(drawing.in_order({name for name, _ in rows}))}
+  lines = [["", *(f"w = {plain(wait)}" for wait in waits)], ["---", *["---:"] * len(waits)]]
+  lines += [[f"`{name}`{', replay' if replay else ''}", *(rows[name, replay].get(wait, "") for wait in waits)]
+            for name, replay in sorted(rows, key=lambda row: (places[row[0]], row[1]))]
+  return _rows(lines)
 
 
 def by_width(runs: Runs) -> list[str]:

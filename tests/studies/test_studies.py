@@ -8,7 +8,7 @@ from runs import ROOT
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("study", ["mnist", "mnist_replay", "mnist_authors", "cifar", "text"])
+@pytest.mark.parametrize("study", ["mnist", "mnist_replay", "replay", "mnist_authors", "cifar", "text"])
 def test_the_tables_of_studies_are_those_of_the_committed_runs(study):
   import study_table
   folder = ROOT / "docs/results" / study
