@@ -169,7 +169,7 @@ def relabel(runs: pathlib.Path) -> str:
              "stay wrong; anytime leaves out the old mega-batches and is right again two mega-batches later",
              right(num) + 40, base + 66, [
                  *parts, text(change - 10, TOP + 30, "labels are redefined", "bold end"),
-                 text(right(54), down(0.56), "uniform replay", "other bold end"),
+                 text(right(50), down(0.52), "uniform replay", "other bold end"),
                  text(right(34), down(0.13), "anytime", "anytime bold"), text(right(18), row(24), "replayed",
                  "anytime bold end"), text(right(0.76 * num), row(0.22 * num), "left out", "bold mid")])
 
