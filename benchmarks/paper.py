@@ -302,13 +302,14 @@ def replay_helps_less(runs: Runs) -> list[Cell]:
 
 
 def replay_ends_waiting(runs: Runs) -> list[Cell]:
-  """The best longer waiting time against the shortest one, with replay."""
-  found = []
+  """The best longer waiting time against the shortest one of the study, with replay."""
+  found, first = [], runs.table[WAIT].min()
   for _, alike in runs.where(runs.table[REPLAY] > 0).apart(WAIT, GROW):
-    (shortest, values), *longer = sorted(alike.kinds(), key=lambda pair: pair[0][WAIT])
-    if longer:
-      assert all(kind[WAIT] > shortest[WAIT] for kind, _ in longer)  # one kind of runs at each waiting time
-      found.append(cell(shortest, evidence.log_ratio(evidence.best([its for _, its in longer]), values)))
+    kinds = {kind[WAIT]: (kind, values) for kind, values in alike.kinds()}
+    longer = [values for wait, (_, values) in kinds.items() if wait > first]
+    if first in kinds and longer:
+      kind, values = kinds[first]
+      found.append(cell(kind, evidence.log_ratio(evidence.best(longer), values)))
   return found
 
 

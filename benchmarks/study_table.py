@@ -117,6 +117,7 @@ def by_wait(runs: Runs) -> str:
   """The CERs of image learners without and with replay at each waiting time."""
   rows: dict[tuple[str, float], dict[Any, str]] = collections.defaultdict(dict)
   for kind, scores in runs.kinds():
+    assert kind[WAIT] not in rows[kind[LEARNER], kind[REPLAY]], kind
     rows[kind[LEARNER], kind[REPLAY]][kind[WAIT]] = _number([*scores.values()])
   waits = sorted({wait for row in rows.values() for wait in row})
   places = {name: i for i, name in enumerate(drawing.in_order({name for name, _ in rows}))}

@@ -161,10 +161,11 @@ def test_selection_is_joint_and_takes_only_what_helps():
 
 
 @pytest.mark.slow
-def test_growth_of_a_learner():
-  rate, growths = 1.0, 2  # residual layers help least at first
+@pytest.mark.parametrize("depth", [False, True])
+def test_growth_of_a_learner(depth):
+  rate, growths = 1.0 if depth else 0.25, 2  # residual layers help least at first
   config = small_config("ff", model__width=8, learner__growth_rate=rate, train__batch_size=16, stream__waiting_time=1,
-                        learner__grow_depth=True)
+                        learner__grow_depth=depth)
   arrays = (*blobs(120), *blobs(30, seed=1))
   setting = settings.prepare(configs.parse(config), arrays)
   learner, stages = setting.learner, Stages(setting)
@@ -182,10 +183,10 @@ def test_growth_of_a_learner():
     state = grown
     fitting, _ = loop.advance(begin(learner, grown, data), 2)
     state = finish(learner, grown, fitting).state
-  assert any(state.spec["residuals"])
+  assert any(state.spec["residuals"]) == depth
   lines = learner.describe(state).splitlines()
   assert lines[growths] == "widths " + " ".join(map(str, state.spec["widths"]))
-  assert len(lines) == growths + 2
+  assert len(lines) == growths + 1 + depth
   number = round(rate * sum(start))
   assert [stage for stage, *added in state.host["grown"] if sum(added) == number] == [1, 2]
   sharding.fetch(state.live)

@@ -275,7 +275,8 @@ class Stream(AnyStream):
   @property
   def least_batch(self) -> int:
     """The smallest batch size. With `replay_share`, a batch needs an old and a new example."""
-    return next(size for size in itertools.count(1) if not self._share or memory_part(size, self._share))
+    near = max(1, int(0.5 / self._share)) if self._share else 1  # from here on, an example is half of one or more
+    return next(size for size in itertools.count(near) if not self._share or memory_part(size, self._share))
 
   @property
   def _share(self) -> float:

@@ -48,6 +48,16 @@ def test_runs_that_train_twice_do_not_count_for_growth_and_replay():
     assert len(judged(claim, rows)) == 1
 
 
+def test_with_replay_the_shortest_waiting_time_is_compared_with_the_best_longer_one():
+  """`ens` has no runs at the shortest one."""
+  import paper
+  rows = [(learner, 4, wait, replay, seed, cer / (1 + replay), 1.0) for learner, waits in (
+      ("sm", {10: 1.0, 50: 4.0, 250: 2.0}), ("ens", {50: 1.0, 250: 2.0})) for wait, cer in waits.items()
+      for replay in (0, 1) for seed in SEEDS]
+  (cell,) = judged(paper.replay_ends_waiting, rows)
+  assert [*cell.effects.values()] == pytest.approx([math.log(2)] * 3)
+
+
 def test_one_seed_compares_no_budgets():
   """Which of several rivals is the best cannot be chosen by another seed; then a single rival counts no more."""
   import paper
