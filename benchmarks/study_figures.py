@@ -25,7 +25,7 @@ from alma_jax.reports.studies import Study
 PAGES: dict[str, dict[str, tuple[int, ...]]] = {
     "mnist": {"stream": (1, 50), "waiting": (), "compute": (1, 5, 50, 250), "parameters": (1, 5, 50, 250)},
     "mnist_replay": {"replay": (), "growth": ()},
-    "replay": {"replay": (), "waiting": ()},
+    "replay": {"replay": (1, 2, 5, 10), "waiting": ()},
     "mnist_authors": {"waiting": (), "compute": (), "parameters": ()},
     "text": {"compute": (), "experts": (), "stream-compute": ()},
     "anytime": {"pareto": (), "stream": (), "stream-compute": ()}}
