@@ -6,12 +6,13 @@
 The argument is the folder of a study of benchmarks/claims.py. The numbers are means ± sample standard deviations over
 seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
 
-Of images of one width there is a table of mean CERs: a row for each learner, a column for each waiting time. Of several
-widths there is a table of the lowest mean CERs: a row for each learner, a column for each width. Further fields are
-named where they tell kinds of the same learner, width and waiting time apart. If learners grow at several intervals at
-one waiting time, a second table has the costs of the runs at this waiting time without replay. The first table then
-leaves out the cells whose runs are all in the second. Of texts there are three tables of perplexities: of learners that
-do not wait, after each mega-batch; after the last mega-batch; and Table 1 of the report.
+Of images, if learner, waiting time and replay tell all kinds of runs apart, there is a table of mean CERs: a row for
+each learner, a column for each waiting time. Otherwise there is a table of the lowest mean CERs: a row for each
+learner, a column for each width. Further fields are named where they tell kinds of the same learner, width and waiting
+time apart. If learners grow at several intervals at one waiting time, a second table has the costs of the runs at this
+waiting time without replay. The first table then leaves out the cells whose runs are all in the second. Of texts there
+are three tables of perplexities: of learners that do not wait, after each mega-batch; after the last mega-batch; and
+Table 1 of the report.
 """
 import collections
 import math
@@ -66,7 +67,8 @@ def all_of(folder: pathlib.Path) -> list[str]:
   if runs is None:
     raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(STUDIES)}.")
   if runs.score == "cer":
-    return [by_wait(runs)] if runs.table[WIDTH].nunique() == 1 else [*by_width(runs), *costs(runs)]
+    named = collections.Counter((kind[LEARNER], kind[REPLAY], kind[WAIT]) for kind, _ in runs.kinds())
+    return [by_wait(runs)] if max(named.values()) == 1 else [*by_width(runs), *costs(runs)]
   texts = study_figures.study_of(folder)
   return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts)), gates(folder)]
 
@@ -117,7 +119,6 @@ def by_wait(runs: Runs) -> str:
   """The CERs of image learners without and with replay at each waiting time."""
   rows: dict[tuple[str, float], dict[Any, str]] = collections.defaultdict(dict)
   for kind, scores in runs.kinds():
-    assert kind[WAIT] not in rows[kind[LEARNER], kind[REPLAY]], kind
     rows[kind[LEARNER], kind[REPLAY]][kind[WAIT]] = _number([*scores.values()])
   waits = sorted({wait for row in rows.values() for wait in row})
   places = {name: i for i, name in enumerate(drawing.in_order({name for name, _ in rows}))}
