@@ -6,13 +6,13 @@
 The argument is the folder of a study of benchmarks/claims.py. The numbers are means ± sample standard deviations over
 seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
 
-Of images, if learner, waiting time and replay tell all kinds of runs apart, there is a table of mean CERs: a row for
-each learner, a column for each waiting time. Otherwise there is a table of the lowest mean CERs: a row for each
-learner, a column for each width. Further fields are named where they tell kinds of the same learner, width and waiting
-time apart. If learners grow at several intervals at one waiting time, a second table has the costs of the runs at this
-waiting time without replay. The first table then leaves out the cells whose runs are all in the second. Of texts there
-are three tables of perplexities: of learners that do not wait, after each mega-batch; after the last mega-batch; and
-Table 1 of the report.
+An image study whose runs differ only in learner, waiting time and replay gets one table of mean CERs: a row for each
+learner without and with replay, a column for each waiting time. Any other gets a table of the lowest mean CERs: a row
+for each learner, a column for each width. Further fields are named where they tell kinds of the same learner, width and
+waiting time apart. If learners grow at several intervals at one waiting time, a second table has the costs of the runs
+at this waiting time without replay. The first table then leaves out the cells whose runs are all in the second. Of
+texts there are three tables of perplexities: of learners that do not wait, after each mega-batch; after the last
+mega-batch; and Table 1 of the report.
 """
 import collections
 import math

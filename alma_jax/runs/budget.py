@@ -1,9 +1,10 @@
 """The rule of `train.budget`: the width, the steps and the batch size that a budget pays for (docs/anytime.md).
 
 Fields that are 0 are free. A free width lets the network see RATIO examples for each of its parameters. Free steps use
-up the budget, with a free batch size the learner's first with which a stage has ENOUGH of them. Steps are whole
-numbers, so the batch size is adjusted last. If your steps would need batches larger than the data of a stage, the
-network is wider instead. If the budget does not pay for the smallest batch in each of them, it is narrower.
+up the budget. A free batch size is then the first of the learner's `batches` that leaves a stage ENOUGH steps, or else
+the last. Steps are whole numbers, so the batch size is adjusted last. If your steps would need batches larger than the
+data of a stage, the network is wider instead. If the budget does not pay for the smallest batch in each of them, it is
+narrower.
 """
 import dataclasses
 import functools

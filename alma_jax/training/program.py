@@ -294,7 +294,7 @@ def _accumulate(grads_of: Callable[[Tree], tuple[Tree, Tree]], batch: Tree, at_o
     new, stats = grads_of(part)
     return jax.tree.map(jnp.add, total, new), stats
 
-  # From zeros: to begin with the first part would compile its passes twice.
+  # Start from zeros: starting from the first part's gradients would compile `grads_of` twice.
   total, stats = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, shapes), parts)
   return total, members.index(stats, -1)
 

@@ -3,11 +3,11 @@
     python -m alma_jax.sweep --config=configs/sweeps/replay.py:mnist
     python -m alma_jax.report runs/replay-mnist --out report
 
-The argument after the colon is mnist (which two CPU cores train overnight), cifar (overnight),
-or mnist_full or cifar_full, at the paper's sizes, for GPUs. `gmoe` and `ff` grow
-after the same mega-batches at every waiting time, in four steps if there are enough stages.
-`moe` has four experts from the beginning. With replay, S stages take (S + 1) / 2 times the
-compute. The regret of all is against `retrain` at w = 1.
+The argument after the colon is mnist (overnight on two CPU cores), cifar, or
+mnist_full or cifar_full, the paper's sizes, for GPUs. `gmoe` and `ff` grow after the same
+mega-batches at every waiting time, four times if there are enough stages. `moe` has four
+experts from the beginning. With replay, S stages take (S + 1) / 2 times the compute. The
+regret of all is against `retrain` at w = 1.
 """
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import Sweep, axis, product, zipped

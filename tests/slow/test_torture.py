@@ -1,4 +1,4 @@
-"""The short form of benchmarks/torture.py: each harm once or more; signals and sweeps have tests."""
+"""The short form of benchmarks/torture.py: each harm at least once, except signals and sweeps, which have tests."""
 import re
 import subprocess
 import sys
