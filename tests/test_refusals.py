@@ -212,6 +212,7 @@ FIELDS = [
     ("digits:sm stream.replay=0.5 stream.replay_share=0.5", "stream.replay_share=0.5", "exclude each other"),
     ("digits:sm stream.memory_size=100", "stream.memory_size=100", "needs stream.replay_share above 0"),
     ("digits:sm stream.replay_share=0.003", "stream.replay_share=0.003", "is less than one example; raise"),
+    ("digits:anytime stream.replay_share=1e-310", "stream.replay_share=1e-310", "is less than one example; raise"),
     ("digits:sm stream.replay_share=uniform train.batch_size=1", "stream.replay_share=uniform", "less than one"),
     # Of 70 examples 7 are for validation; half of a batch of 128 is 64. Of text none are for validation.
     ("digits:sm stream.memory_size=70 stream.replay_share=0.5", "stream.memory_size=70",

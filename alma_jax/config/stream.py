@@ -275,8 +275,7 @@ class Stream(AnyStream):
   @property
   def least_batch(self) -> int:
     """The smallest batch size. With `replay_share`, a batch needs an old and a new example."""
-    near = max(1, int(0.5 / self._share)) if self._share else 1  # in smaller batches, the old part rounds to 0
-    return next(size for size in itertools.count(near) if not self._share or memory_part(size, self._share))
+    return next(size for size in itertools.count(1) if not self._share or memory_part(size, self._share))
 
   @property
   def _share(self) -> float:
@@ -304,7 +303,7 @@ class Stream(AnyStream):
         raise BadInput(f"stream.memory_size={self.memory_size} needs stream.replay_share above 0; set it, or "
                        "leave stream.memory_size=0.")
       return
-    batch = config.train.batch_size or self.least_batch  # 0: train.budget chooses at least this many
+    batch = config.train.batch_size or config.learner.batches[0]
     part = memory_part(batch, self._share)
     asked = f"stream.replay_share={self.replay_share} of train.batch_size={batch}"
     if not part:
