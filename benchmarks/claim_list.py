@@ -87,8 +87,7 @@ class Claim(NamedTuple):
   of_all: bool = False
 
 
-_IMAGES, _FULL, _REPLAY = ("mnist", "mnist_authors", "cifar"), ("cifar-full",), (
-    "mnist_replay", "replay", "cifar")
+_IMAGES, _FULL, _REPLAY = ("mnist", "mnist_authors", "cifar"), ("cifar-full",), ("mnist_replay", "replay", "cifar")
 _UNSTOPPED = ("mnist", "cifar")  # ensembles never stop early, so mnist_authors has the same runs of them
 CLAIMS = [
     Claim("Larger networks have a lower CER", "abstract A; Figure 2",
@@ -179,8 +178,7 @@ CLAIMS = [
           "CER of the best `gens` within a budget of parameters, against the best `gmoe` or `ff`", _IMAGES, _FULL,
           paper.fixed_is_better(MEM, learners=("gens",), rivals=("gmoe", "ff")), of_all=True),
     Claim("Replay helps a growing ensemble least", "appendix C.2",
-          "gain in CER from replay of another learner, against the gain of `gens`",
-          ("mnist_replay", "replay"), (),
+          "gain in CER from replay of another learner, against the gain of `gens`", ("mnist_replay", "replay"), (),
           paper.replay_helps_less),
     Claim("Training once, at the end, gives the lowest final error", "abstract A; Figure 7, bottom",
           "final error of a fixed learner at its best shorter waiting time, against a single training on all data at "

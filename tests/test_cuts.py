@@ -57,7 +57,7 @@ TEXTS = {
                        dataset__cross_documents=False)}
 TEXT_GMOE = TEXT | dict(
     model__gates="tree", learner__add_experts=(1,), train__learning_rate=(1e4, 0.01), learner__average=0.4,
-    learner__start="average", stream__waiting_time=1)
+    learner__start="average", stream__waiting_time=1, stream__replay=0.5)
 TASK = dict(stream__num_megabatches=3, train__epochs=1, train__batch_size=150, log__lca=2)
 TASKS = {learner: TASK for learner in ("finetune", "select", "mntdp")}
 TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
