@@ -1,5 +1,6 @@
 """Whole runs: the command line, the run folder, bad input, what is compiled."""
 import errno
+import importlib
 import importlib.machinery
 import importlib.util
 import io
@@ -19,6 +20,7 @@ from alma_jax import config as configs
 from alma_jax.learners import stacked
 from alma_jax.protocols.contract import Protocol
 from alma_jax.protocols.tasks import Tasks
+from alma_jax.runs import listeners
 from alma_jax.runs.plots import Curve, draw
 from alma_jax.runs.plots import curve as draw_curve
 from alma_jax.store import run_files
@@ -138,6 +140,16 @@ def test_scalars_in_tensorboard_are_those_of_the_lines(tmp_path, arrays):
   found = scalars(tmp_path / "tensorboard/stream")
   for entry in lines(tmp_path, "metrics.jsonl"):
     assert found["error", entry["t"]] == pytest.approx(entry["error"])
+
+
+def test_tensorboard_is_imported_without_the_clients_of_clouds(monkeypatch):
+  monkeypatch.delitem(sys.modules, "wave", raising=False)
+  with listeners._hidden("wave", "json"):  # json has been imported
+    assert importlib.import_module("json") is json
+    with pytest.raises(ImportError, match="wave"):
+      importlib.import_module("wave")
+  assert importlib.import_module("wave").open
+  assert sys.modules["json"] is json
 
 
 def test_error_before_the_first_update(tmp_path, arrays):

@@ -27,28 +27,14 @@ class Model(ImageModel):
     return Compact(self.width, num_classes, dtype, axis)
 
 
-class Compact(nn.Module):
+class Compact(layers.Convolutional):
   """A strided convolution, two blocks that each halve the image, global mean pooling, and a linear layer.
 
   With width c, the stem has c channels and the blocks have 4c: Conv3x3, 2x2 max pooling, batch norm, GELU, Conv3x3,
   batch norm, GELU. The stem's stride s, 1, 2 or 4, leaves LEAST pixels a side if the image has them. If more than
   MOST are left, further convolutions of c channels with a pooling halve the image. With K classes it has
   468c² + (4Cs² + 4K + 34)c + K parameters on images of C channels that need none of these.
-
-  Attributes:
-    width: c.
-    num_classes: K.
-    dtype: of the computation.
-    axis: the mesh axis that the batch is sharded over (for batch norm), or None.
-    frozen: names of the parts whose batch norm is in evaluation mode in training, too.
   """
-  width: int
-  num_classes: int
-  dtype: jnp.dtype = jnp.float32
-  axis: str | None = None
-  frozen: tuple[str, ...] = ()
-
-  convolutional = True
   parts = ("stem", "block0", "block1", "output")  # see path.py
 
   @nn.compact

@@ -23,6 +23,25 @@ def bias_init(fan_in: int) -> Callable[..., Array]:
   return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
+class Convolutional(nn.Module):
+  """Base class of networks of convolutions with batch norm, all of whose parts can be trained alone (see path.py).
+
+  Attributes:
+    width: channels, of all convolutions or of the narrowest.
+    num_classes: K.
+    dtype: of the computation.
+    axis: the mesh axis that the batch is sharded over (for batch norm), or None.
+    frozen: names of the parts whose batch norm is in evaluation mode in training, too.
+  """
+  width: int
+  num_classes: int
+  dtype: jnp.dtype = jnp.float32
+  axis: str | None = None
+  frozen: tuple[str, ...] = ()
+
+  convolutional = True
+
+
 class Dense(nn.Module):
   """Linear layer [B, fan_in] -> [B, features] with bias, initialised as torch does.
 

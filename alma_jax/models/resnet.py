@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from alma_jax.config.registry import IMAGES, TASKS, register
 from alma_jax.models import convolution, layers
@@ -29,26 +28,12 @@ class Model(ImageModel):
     return ResNet(self.width, num_classes, dtype, axis)
 
 
-class ResNet(nn.Module):
+class ResNet(layers.Convolutional):
   """A convolution, four stages of two residual blocks, average pooling of 4x4 pixels, and one linear layer.
 
   With K classes and width c it has 147c² + 67c + FcK + K parameters on images of 3 channels, where F is the number of
   pixels after the pooling: 1 for images of 32x32.
-
-  Attributes:
-    width: channels of every convolution.
-    num_classes: K.
-    dtype: of the computation.
-    axis: the mesh axis that the batch is sharded over (for batch norm), or None.
-    frozen: names of the parts whose batch norm is in evaluation mode in training, too.
   """
-  width: int
-  num_classes: int
-  dtype: jnp.dtype = jnp.float32
-  axis: str | None = None
-  frozen: tuple[str, ...] = ()
-
-  convolutional = True
   parts: ClassVar[tuple[str, ...]] = ("stem", "stage0", "stage1", "stage2", "stage3", "output")
 
   @nn.compact

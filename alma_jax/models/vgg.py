@@ -3,7 +3,6 @@ import dataclasses
 from typing import Any, ClassVar
 
 import flax.linen as nn
-import jax.numpy as jnp
 
 from alma_jax.config.registry import IMAGES, TASKS, register
 from alma_jax.errors import BadInput
@@ -44,25 +43,11 @@ class Model(ImageModel):
                      "model.name='mlp' or another learner.")
 
 
-class VGG(nn.Module):
+class VGG(layers.Convolutional):
   """16 times Conv3x3, batch norm and ReLU, with five 2x2 poolings; then one linear layer.
 
   With K classes and width c it has 135c²+(75+K)c+K parameters on 32x32x3 images.
-
-  Attributes:
-    width: channels of every convolution.
-    num_classes: K.
-    dtype: of the computation.
-    axis: the mesh axis that the batch is sharded over (for batch norm), or None.
-    frozen: names of the parts whose batch norm is in evaluation mode in training, too.
   """
-  width: int
-  num_classes: int
-  dtype: jnp.dtype = jnp.float32
-  axis: str | None = None
-  frozen: tuple[str, ...] = ()
-
-  convolutional = True
   parts = (*(f"block{i}" for i in range(len(layers.VGG_BLOCKS))), "output")  # see path.py
 
   @nn.compact

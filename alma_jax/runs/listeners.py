@@ -2,6 +2,7 @@
 import contextlib
 import hashlib
 import pathlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -192,8 +193,9 @@ class _Events:
 
   def __init__(self, folder: pathlib.Path, first: int):
     """A new file in `folder`, which TensorBoard shows instead of what earlier files have from step `first` on."""
-    from tensorboardX import event_file_writer
-    from tensorboardX.proto import event_pb2, summary_pb2
+    with _hidden("boto3", "google.cloud.storage"):  # a second's work, for addresses that it never gets from us
+      from tensorboardX import event_file_writer
+      from tensorboardX.proto import event_pb2, summary_pb2
     folder.mkdir(parents=True, exist_ok=True)
     # File names have the time in seconds, and another session may have begun in the same second.
     self._file = event_file_writer.EventsWriter(str(folder / "events"), f".{time.time_ns()}")
@@ -215,6 +217,18 @@ class _Events:
 
   def close(self) -> None:
     self._file.close()
+
+
+@contextlib.contextmanager
+def _hidden(*names: str) -> Iterator[None]:
+  """What is imported meanwhile finds none of these modules, unless they have been imported before."""
+  modules: dict[str, Any] = sys.modules
+  hidden = [name for name in names if modules.setdefault(name, None) is None]
+  try:
+    yield
+  finally:
+    for name in hidden:
+      del modules[name]
 
 
 def _numbers(entry: Entry) -> dict[str, int | float]:
