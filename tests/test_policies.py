@@ -252,6 +252,32 @@ def test_errors_before_the_training_count_unless_it_taught_much(monkeypatch, bef
   assert dual.risen(np.arange(75) % 5 < 3, found["wrong"])
 
 
+@pytest.mark.parametrize("changed", [True, False])
+def test_old_data_are_compared_with_all_errors_since_the_last_change(changed):
+  """One in 10 old examples is wrong, and no new one: 50 new examples do not show that, 512 do."""
+  after, old = np.zeros(50, bool), np.arange(120) % 10 < 1
+  learner = SimpleNamespace(context=SimpleNamespace(num_views=1), _looked=lambda *given: (None, after),
+                            _policy=SimpleNamespace(judged=False))
+  host = {"known": np.zeros(500, bool), "slow_wrong": after, "changed": changed}
+  found = dual.Dual._compared(learner, SimpleNamespace(host=host), SimpleNamespace(stage=2, memory=[]), np.arange(50))
+  assert len(found["known"]) == (50 if changed else 512)
+  assert (dual.contradicts(old, found["known"]) > 0.9) != changed
+
+
+@pytest.mark.parametrize(("first", "least"), [(5, 0.9), (0, 0.0)])
+def test_a_mega_batch_is_judged_without_those_before_the_last_change(monkeypatch, first, least):
+  """One in 8 examples of the first five is wrong, and none of the sixth; alone, it agrees."""
+  monkeypatch.setattr(dual, "alike", lambda *looks: 1.0)
+  learner = SimpleNamespace(_looked=lambda state, member, data, which: (
+      np.zeros((len(which), 2)), (which % 8 < 1) & (which < 160)))
+  data = SimpleNamespace(seed=0, stage=6, memory=np.arange(192), num_new=32)
+  weights, judged = dual.Dual._judged(learner, None, data, np.arange(192) // 32, first, 192.0, np.zeros((32, 2)),
+                                      np.zeros(512, bool))
+  assert judged == 192
+  assert weights[:5].max() < 0.1
+  assert least <= weights[5] <= least + 0.1
+
+
 def test_a_network_surpasses_another_where_only_the_other_errs():
   """By McNemar's test: (b - c) / sqrt(b + c), where b and c count the examples on which just one of them errs."""
   right, wrong = np.zeros(4, bool), np.ones(4, bool)

@@ -33,6 +33,7 @@ from alma_jax.types import Array, Cost, Variables
 SLOW, FAST, NEW = 0, 1, 2
 TESTS = 8  # one in TESTS new examples tests both networks, before the slow one is trained on it
 SHOWING = 128  # new examples tested for a change, at most; with many more, ordinary differences look like one
+KNOWN = 4 * SHOWING  # new examples since the last change whose errors are compared with those of old ones, at most
 MOST_RECENT = 0.5  # of a batch of the fast network
 BETTER = 2.0  # deviations by which one network has significantly fewer errors than the other
 SPANS = 64  # groups of old mega-batches that are judged, at most
@@ -229,6 +230,8 @@ class Dual(stacked.Stacked):
     found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
     if "before" in state.host and not risen(state.host["before"], fast):  # else they say nothing about it now
       found["wrong"] = np.concatenate([fast, state.host["before"][len(test):]])
+    earlier = [] if state.host.get("changed") else state.host.get("known", [])
+    found["known"] = np.concatenate([found["wrong"], earlier])[:KNOWN].astype(bool)
     if data.stage:
       slow, is_new = state.host["slow_wrong"], state.host.get("start") == NEW
       found["origin"] = FAST if surpasses(fast, slow) or (is_new and not surpasses(slow, fast)) else SLOW
@@ -238,19 +241,21 @@ class Dual(stacked.Stacked):
       while -(-int(data.memory_from.max()) // found["span"]) > most:
         found["span"] *= 2
       place = (data.memory_from - 1) // found["span"]
-      found["weights"], judged = self._judged(state, data, place, left, looks, fast)
+      first = (state.host.get("since", 1) - 1) // found["span"]
+      found["weights"], judged = self._judged(state, data, place, first, left, looks, found["known"])
       found["passes"] += views * judged
     return found
 
-  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray, most: float,
+  def _judged(self, state: LearnerState, data: loop.StageData, place: np.ndarray, first: int, most: float,
               new_looks: np.ndarray, new_wrong: np.ndarray) -> tuple[np.ndarray, int]:
     """(the share of each span of old mega-batches that the slow network sees, float64 [S]; the examples looked at).
 
     Args:
       place: int [m], the span of each example of the memory.
+      first: the first span since the last change; earlier ones are no neighbours of later ones.
       most: how many examples it may look at, unless the spans need more.
       new_looks: small copies of new examples, float32 [h, D].
-      new_wrong: bool [h], whether the fast network errs on them.
+      new_wrong: bool [n], whether the fast network erred on examples since the last change.
     """
     spans, rng = np.arange(place.max() + 1), keys.rng(data.seed, keys.JUDGED, data.stage, 2)
     num = int(np.clip(most / len(spans), FEW, MOST))
@@ -260,7 +265,9 @@ class Dual(stacked.Stacked):
     reach = max(NEAR, int(np.ceil((LEAST / num - 1) / 2)))
     kept, likeness = np.ones((2, len(spans)))
     for i in spans:
-      near = rng.permutation(window(wrong, own, i, reach))
+      low = first * (i >= first)
+      side = np.flatnonzero((own >= first) == (i >= first))
+      near = rng.permutation(side[window(wrong[side], own[side] - low, i - low, reach)])
       if len(near):
         num = min(len(near), len(new_looks), MOST)  # as many of each, or neighbours from one set are no surprise
         likeness[i] = alike(looks[near[:num]], new_looks[:num])
