@@ -8,12 +8,12 @@ from runs import ROOT
 # {part: (most lines, its packages and modules in alma_jax/)}. A change that needs more raises the number in the open.
 BASE = ("errors.py", "messages.py", "types.py", "keys.py", "files.py", "extras.py", "web.py", "version.py")
 PACKAGE = {
-    "base": (504, BASE), "config": (2608, ("config",)), "parallel": (1139, ("parallel",)), "data": (6211, ("data",)),
+    "base": (504, BASE), "config": (2608, ("config",)), "parallel": (1139, ("parallel",)), "data": (6212, ("data",)),
     "models, training and growth": (4761, ("models", "training", "growth")), "problems": (1982, ("problems",)),
     "learners": (4095, ("learners",)), "protocols": (1040, ("protocols",)), "runs": (3035, ("runs",)),
     "store": (2309, ("store",)), "predictors": (1370, ("predictors",)), "sweeps": (1192, ("sweeps",)),
-    "reports": (3701, ("reports",)), "commands and monitor": (2596, ("monitor",))}  # and all other modules
-FOLDERS = {"alma_jax": 36543, "tests": 21184, "tests/slow": 3487, "benchmarks": 8166}
+    "reports": (3701, ("reports",)), "commands and monitor": (2600, ("monitor",))}  # and all other modules
+FOLDERS = {"alma_jax": 36548, "tests": 21187, "tests/slow": 3487, "benchmarks": 8166}
 
 
 def part_of(path):

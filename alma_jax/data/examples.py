@@ -395,7 +395,8 @@ def _chosen(names: Sequence[str], chosen: str, usual: Sequence[str], what: str, 
   candidates = [chosen] if chosen else [name for name in usual if name in names][:1]
   if not candidates and what == "label":
     candidates = [name for name in names if name.endswith(_KIND_OF_LABEL)]
-  ways = f"choose it with dataset.{what}_column, or with --{what}_column in `alma predict` and `alma evaluate`"
+  commands = "`alma evaluate`" if what == "label" else "`alma predict` and `alma evaluate`"
+  ways = f"choose it with dataset.{what}_column, or with --{what}_column in {commands}"
   if len(candidates) > 1:
     raise BadInput(f"it has the {kind}s {' and '.join(candidates)}, and any of them may be the label; {ways}.")
   if not candidates or candidates[0] not in names:

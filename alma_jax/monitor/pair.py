@@ -61,7 +61,7 @@ def text(first: Record, second: Record) -> str:
   if not errors.t:
     raise BadInput(f"{first.path} and {second.path} have no {first.unit} with a {measure.name} in common.")
   differences, are_pairs = _differences(first, second)
-  return "\n".join([*_verdict(measure, errors, first, second), "", *differences, "",
+  return "\n".join([*_verdict(measure, errors, first, second, are_pairs), "", *differences, "",
                     *_curves(measure, errors, first), "", *_mean(measure, errors, first, second, are_pairs)])
 
 
@@ -90,7 +90,7 @@ def draw(first: Record, second: Record, path: str) -> None:
     raise BadInput(f"--out={path!r} cannot be written: {error}.") from error
 
 
-def _verdict(measure: Measure, errors: Shared, first: Record, second: Record) -> list[str]:
+def _verdict(measure: Measure, errors: Shared, first: Record, second: Record, are_pairs: bool) -> list[str]:
   """A table of results and costs of the mega-batches that both runs have, and a sentence about them."""
   is_sum = "cer" in first.kind.results
   name = ("prequential " if measure.is_prequential else "") + ("CER" if is_sum else f"mean {measure.metric}")
@@ -104,6 +104,8 @@ def _verdict(measure: Measure, errors: Shared, first: Record, second: Record) ->
   widths = [max(map(len, column)) for column in zip(*rows)]
   table = ["  " + "  ".join(cell.ljust(width) if i in (0, 5) else cell.rjust(width)
                             for i, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
+  if max(len(first.lines), len(second.lines)) > errors.t[-1]:
+    table = [f"The first {errors.t[-1]} {first.unit}, which both have:", *table]
   if results[0] == results[1] or not min(results):
     return [*table, "", f"A and B have {'the same' if results[0] == results[1] else 'different values of'} {name}."]
   better = results.index(min(results))
@@ -113,7 +115,9 @@ def _verdict(measure: Measure, errors: Shared, first: Record, second: Record) ->
   ratio = max(results) / min(results)
   times = f"{ratio:.2g} times lower" if ratio >= 1.1 else f"{100 * (1 - 1 / ratio):.2g} % lower"
   times = ", for ".join(filter(None, (times, " and ".join(prices))))
-  return [*table, "", f"{'AB'[better]} is better: its {name} is {times}."]
+  sentence = f"is better: its {name} is {times}." if are_pairs else (
+      f"has the lower {name}, {times}, but on other {first.unit}: that does not say which is better.")
+  return [*table, "", f"{'AB'[better]} {sentence}"]
 
 
 def _times(values: Sequence[float], which: int) -> str:
