@@ -258,7 +258,7 @@ def test_old_data_are_compared_with_all_errors_since_the_last_change(changed):
   after, old = np.zeros(50, bool), np.arange(120) % 10 < 1
   learner = SimpleNamespace(context=SimpleNamespace(num_views=1), _looked=lambda *given: (None, after),
                             _policy=SimpleNamespace(judged=False))
-  host = {"known": np.zeros(500, bool), "slow_wrong": after, "changed": changed}
+  host = {"known": np.arange(500) >= 462, "slow_wrong": after, "changed": changed}  # the oldest are cut off
   found = dual.Dual._compared(learner, SimpleNamespace(host=host), SimpleNamespace(stage=2, memory=[]), np.arange(50))
   assert len(found["known"]) == (50 if changed else 512)
   assert (dual.contradicts(old, found["known"]) > 0.9) != changed
@@ -275,6 +275,12 @@ def test_a_mega_batch_is_judged_without_those_before_the_last_change(monkeypatch
                                       np.zeros(512, bool))
   assert judged == 192
   assert weights[:5].max() < 0.1
+  assert least <= weights[5] <= least + 0.1
+  newest = slice(first * 32, None)  # with a small memory, nothing from before the change is left
+  data.memory = data.memory[newest]
+  weights, judged = dual.Dual._judged(learner, None, data, data.memory // 32, first, 192.0, np.zeros((32, 2)),
+                                      np.zeros(512, bool))
+  assert judged == 32 * (6 - first)
   assert least <= weights[5] <= least + 0.1
 
 

@@ -88,6 +88,7 @@ class Dual(stacked.Stacked):
   Between stages, `host` has:
   - `wrong`: whether the fast network erred on each test example after its training, and on other new ones before it,
     unless the data had changed or it erred much more before; bool [n]
+  - `known`: such errors of all stages since the last change, newest first; bool [n], n at most KNOWN
   - `since`: the first mega-batch after the last change, from 1
   - `origin`: the network whose weights the slow one started from
   - `weights`: the share of each span of old mega-batches that the slow network sees, [spans]. A span is `span`
@@ -241,7 +242,7 @@ class Dual(stacked.Stacked):
       while -(-int(data.memory_from.max()) // found["span"]) > most:
         found["span"] *= 2
       place = (data.memory_from - 1) // found["span"]
-      first = (state.host.get("since", 1) - 1) // found["span"]
+      first = -(-(state.host.get("since", 1) - 1) // found["span"])
       found["weights"], judged = self._judged(state, data, place, first, left, looks, found["known"])
       found["passes"] += views * judged
     return found
@@ -252,7 +253,7 @@ class Dual(stacked.Stacked):
 
     Args:
       place: int [m], the span of each example of the memory.
-      first: the first span since the last change; earlier ones are no neighbours of later ones.
+      first: the first span that begins after the last change; earlier ones are no neighbours of later ones.
       most: how many examples it may look at, unless the spans need more.
       new_looks: small copies of new examples, float32 [h, D].
       new_wrong: bool [n], whether the fast network erred on examples since the last change.
@@ -316,7 +317,7 @@ def window(wrong: np.ndarray, own: np.ndarray, i: int, reach: int) -> np.ndarray
     i: a span.
     reach: half the most neighbours.
   """
-  last = own.max()
+  last = own.max(initial=0)
   for half in range(reach, 0, -1):
     starts = np.clip((i - half, i - 2 * half, i), 0, max(last - 2 * half, 0))
     near = min((np.flatnonzero((own >= start) & (own <= start + 2 * half)) for start in starts),
