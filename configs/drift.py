@@ -7,7 +7,7 @@ LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, o
 which follows changes (docs/changing-streams.md). anytime,uniform,STREAM is one network that
 replays all data, for comparison. STREAM is one of stationary, permute, relabel, invert,
 rotate, classes, noise, imbalance, shares, recur_inputs, recur_labels, concepts, mix,
-mix_inputs, or one of river's generators, as in anytime,river:Agrawal. It is relabel if left out.
+mix_inputs, or one of river's generators, as in anytime,river:Agrawal. The default is relabel.
 
 A stream has 60 mega-batches of 400 examples of MNIST, and every learner trains on each.
 For other data, set --config.dataset.name=drift:cifar10 or drift:npz:PATH.
@@ -18,10 +18,11 @@ from alma_jax import config
 
 
 def get_config(arg: str = "anytime,relabel") -> ConfigDict:
+  recipes = {"anytime": "anytime,tracking", "anytime,uniform": "anytime"}
   learner, _, stream = arg.rpartition(",")
-  if not learner or arg == "anytime,uniform":
+  if arg in recipes or not learner:
     learner, stream = arg, "relabel"
-  recipe = {"anytime": "anytime,tracking", "anytime,uniform": "anytime"}.get(learner, learner)
+  recipe = recipes.get(learner, learner)
   c = config.base(recipe)
   if stream.startswith("river:"):
     c.dataset.name = stream

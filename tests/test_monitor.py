@@ -146,7 +146,7 @@ def test_two_runs_are_compared(tmp_path):
   assert done.stdout.startswith("The first 4 mega-batches, which both have:\n")
   assert [rows[letter][1] for letter in "AB"] == [f"{value:.4f}" for value in sums]
   # They cut the data into 4 and 5 mega-batches, which are no pairs.
-  assert f"B has the lower CER, {sums[0] / sums[1]:.2g} times lower, for " in done.stdout
+  assert f"B's CER is {sums[0] / sums[1]:.2g} times lower, for " in done.stdout
   assert "The configurations are equal.\n\n" in alma("compare", first, first).stdout
 
 
@@ -154,7 +154,7 @@ def test_runs_on_other_mega_batches_are_no_pairs(tmp_path, monkeypatch):
   first, second = (write_run(tmp_path / name, [0.5, 0.3 - 0.1 * seed], seed=seed) for seed, name in enumerate("ab"))
   rewrite(first, lambda entry: entry | dict(prequential_error=0.5))
   text = pair.text(Record(first), Record(second))
-  assert "\nB has the lower CER, 1.1 times lower, for the same compute, but on other mega-batches: that" in text
+  assert "\nB's CER is 1.1 times lower, for the same compute. That does not say which is better: " in text
   assert "A and B cut the data into different mega-batches" in text
   assert "\nMean difference A - B over the 2 mega-batches" in text
   assert "  prequential error: not measured by B (learners that freeze" in text

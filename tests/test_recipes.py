@@ -73,6 +73,14 @@ def test_the_configs_know_anytime():
     assert configs.parse(tree).stream.replay_share == "uniform"
 
 
+@pytest.mark.parametrize(("arg", "learner", "stream"), [
+    ("sm", "sm", "relabel"), ("anytime", "dual", "relabel"), ("anytime,uniform", "sm", "relabel"),
+    ("anytime,uniform,rotate", "sm", "rotate"), ("gens,noise", "gens", "noise")])
+def test_a_stream_that_changes_may_be_left_out(arg, learner, stream):
+  config = configs.parse(configs.load_file(str(ROOT / "configs/drift.py"), arg))
+  assert (config.learner.name, config.dataset.change.name) == (learner, stream)
+
+
 def test_recipes_are_listed():
   listed = " ".join(alma("cli", "list").stdout.split())  # without line breaks and columns
   for name, recipe in configs.RECIPES["images"].items():

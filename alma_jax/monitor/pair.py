@@ -115,9 +115,8 @@ def _verdict(measure: Measure, errors: Shared, first: Record, second: Record, ar
   ratio = max(results) / min(results)
   times = f"{ratio:.2g} times lower" if ratio >= 1.1 else f"{100 * (1 - 1 / ratio):.2g} % lower"
   times = ", for ".join(filter(None, (times, " and ".join(prices))))
-  sentence = f"is better: its {name} is {times}." if are_pairs else (
-      f"has the lower {name}, {times}, but on other {first.unit}: that does not say which is better.")
-  return [*table, "", f"{'AB'[better]} {sentence}"]
+  return [*table, "", f"{'AB'[better]} is better: its {name} is {times}." if are_pairs else (
+      f"{'AB'[better]}'s {name} is {times}. That does not say which is better: their {first.unit} differ.")]
 
 
 def _times(values: Sequence[float], which: int) -> str:

@@ -228,7 +228,7 @@ def _hidden(*names: str) -> Iterator[None]:
     yield
   finally:
     for name in hidden:
-      del modules[name]
+      modules.pop(name, None)
 
 
 def _numbers(entry: Entry) -> dict[str, int | float]:
