@@ -13,7 +13,7 @@ from test_stream import assert_sizes, make, stages_of
 
 import alma_jax
 from alma_jax.config.stream import HalfLife, Window
-from alma_jax.learners import dual
+from alma_jax.learners import agreement, dual
 
 SIZE = 150  # images in a mega-batch
 
@@ -47,20 +47,20 @@ def test_a_memory_keeps_of_each_mega_batch_what_its_policy_says(stream):
     ([0] * 24, [0] * 40, 0.0, 0.01), ([1] * 24, [0] * 40, 0.99, 1.0), ([1] * 12, [0] * 40, 0.9, 1.0),
     ([1] * 24, [1] * 40, 0.0, 0.01), ([0] * 24, [1] * 40, 0.0, 0.01)])
 def test_old_examples_contradict_if_they_are_wrong_more_often(old, new, low, high):
-  assert low <= dual.contradicts(np.array(old, bool), np.array(new, bool)) <= high
+  assert low <= agreement.contradicts(np.array(old, bool), np.array(new, bool)) <= high
 
 
 def test_contradiction_is_half_where_the_z_test_says_so():
   old, new = np.arange(100) < 20, np.zeros(100, bool)  # pooled 0.1: z = 0.2 / sqrt(0.09 x 0.02)
   z = 0.2 / np.sqrt(0.1 * 0.9 * 0.02)
-  assert dual.contradicts(old, new) == pytest.approx(1 / (1 + np.exp(-2 * (z - 2.5))))
+  assert agreement.contradicts(old, new) == pytest.approx(1 / (1 + np.exp(-2 * (z - 2.5))))
 
 
 def test_inputs_are_alike_if_neighbours_come_from_both_sets():
   rng = np.random.default_rng(0)
   first, second = rng.normal(size=(2, 32, 5))
-  assert dual.alike(first, second) > 0.95
-  assert dual.alike(first, second + 20) < 0.01
+  assert agreement.alike(first, second) > 0.95
+  assert agreement.alike(first, second + 20) < 0.01
 
 
 @pytest.mark.parametrize("reach", [0, 1, 3])
@@ -70,7 +70,7 @@ def test_neighbours_that_decide_are_on_one_side_of_a_change(reach, change):
   own = np.repeat([-1, *range(12)], [20, *[4] * 12])
   wrong = (own >= 0) & (own < change)
   for i in range(12):
-    near = dual.window(wrong, own, i, reach)
+    near = agreement.window(wrong, own, i, reach)
     assert i in own[near]
     assert set(wrong[near]) == {i < change}
     side = change if i < change else 12 - change
@@ -82,20 +82,20 @@ def test_neighbours_with_equal_errors_all_decide():
   own, sizes = np.repeat(range(12), 4), []
   for rate in (0.05, 0.3, 0.5, 0.95):
     wrong = rng.random((20, 48)) < rate
-    sizes += [len(dual.window(each, own, i, 3)) for each in wrong for i in range(12)]
+    sizes += [len(agreement.window(each, own, i, 3)) for each in wrong for i in range(12)]
   assert np.mean(np.array(sizes) == 28) > 0.95
 
 
 def test_errors_of_spans_differ_as_a_chi_squared_test_says():
   own, wrong = np.repeat(range(3), 10), np.zeros(30, bool)
-  assert dual.uneven(wrong, own) == 0
+  assert agreement.uneven(wrong, own) == 0
   wrong[:6], wrong[10:13] = True, True  # rates .6, .3 and 0, together .3
-  assert dual.uneven(wrong, own) == pytest.approx((10 * (0.3**2 + 0.3**2) / 0.21 - 2) / 2)
+  assert agreement.uneven(wrong, own) == pytest.approx((10 * (0.3**2 + 0.3**2) / 0.21 - 2) / 2)
 
 
 def test_small_images_are_means_of_blocks():
   x = np.arange(2 * 20 * 20, dtype=np.float32).reshape(2, 20, 20, 1)
-  found = np.asarray(dual.small(x))
+  found = np.asarray(agreement.small(x))
   assert found.shape == (2, 36)  # blocks of 3 x 3; the last two rows and columns are left out
   assert found[0, 0] == x[0, :3, :3].mean()
 
@@ -208,8 +208,8 @@ def test_the_fast_network_forgets_what_was_before_a_change(tmp_path, monkeypatch
 
 
 def test_one_error_of_one_example_is_no_change():
-  assert not dual.risen(np.ones(1, bool), np.zeros(20, bool))
-  assert dual.risen(np.arange(20) < 10, np.arange(20) < 1)
+  assert not agreement.risen(np.ones(1, bool), np.zeros(20, bool))
+  assert agreement.risen(np.arange(20) < 10, np.arange(20) < 1)
 
 
 @pytest.mark.parametrize(("examples", "samples", "views", "num", "most"), [
@@ -229,7 +229,7 @@ def test_new_examples_show_a_change_as_far_as_the_passes_go(examples, samples, v
 def test_a_change_of_few_examples_is_noticed_by_more_of_them(monkeypatch):
   """One in 10 is wrong, and of those before one in 50: 50 of each would not show it."""
   wrong = np.arange(400) % 10 < 1
-  monkeypatch.setattr(dual, "alike", lambda *looks: 1.0)
+  monkeypatch.setattr(agreement, "alike", lambda *looks: 1.0)
   learner = SimpleNamespace(context=SimpleNamespace(num_views=1), _looked=lambda state, member, data, which: (
       np.zeros((len(which), 2)), wrong[:len(which)]))
   data = SimpleNamespace(seed=0, stage=3, memory=np.arange(60), memory_from=np.repeat([1, 2, 3], 20))
@@ -249,7 +249,7 @@ def test_errors_before_the_training_count_unless_it_taught_much(monkeypatch, bef
   host = {"before": np.arange(100) < 100 * before, "slow_wrong": after}
   found = dual.Dual._compared(learner, SimpleNamespace(host=host), SimpleNamespace(stage=2, memory=[]), np.arange(50))
   assert len(found["wrong"]) == (100 if kept else 50)  # the test examples count once
-  assert dual.risen(np.arange(75) % 5 < 3, found["wrong"])
+  assert agreement.risen(np.arange(75) % 5 < 3, found["wrong"])
 
 
 @pytest.mark.parametrize("changed", [True, False])
@@ -261,13 +261,13 @@ def test_old_data_are_compared_with_all_errors_since_the_last_change(changed):
   host = {"known": np.arange(500) >= 462, "slow_wrong": after, "changed": changed}  # the oldest are cut off
   found = dual.Dual._compared(learner, SimpleNamespace(host=host), SimpleNamespace(stage=2, memory=[]), np.arange(50))
   assert len(found["known"]) == (50 if changed else 512)
-  assert (dual.contradicts(old, found["known"]) > 0.9) != changed
+  assert (agreement.contradicts(old, found["known"]) > 0.9) != changed
 
 
 @pytest.mark.parametrize(("first", "least"), [(5, 0.9), (0, 0.0)])
 def test_a_mega_batch_is_judged_without_those_before_the_last_change(monkeypatch, first, least):
   """One in 8 examples of the first five is wrong, and none of the sixth; alone, it agrees."""
-  monkeypatch.setattr(dual, "alike", lambda *looks: 1.0)
+  monkeypatch.setattr(agreement, "alike", lambda *looks: 1.0)
   learner = SimpleNamespace(_looked=lambda state, member, data, which: (
       np.zeros((len(which), 2)), (which % 8 < 1) & (which < 160)))
   data = SimpleNamespace(seed=0, stage=6, memory=np.arange(192), num_new=32)
@@ -288,10 +288,10 @@ def test_a_network_surpasses_another_where_only_the_other_errs():
   """By McNemar's test: (b - c) / sqrt(b + c), where b and c count the examples on which just one of them errs."""
   right, wrong = np.zeros(4, bool), np.ones(4, bool)
   both = np.ones(90, bool)  # says nothing
-  assert not dual.surpasses(np.r_[both, right], np.r_[both, wrong])  # 4 / 2 = 2
-  assert dual.surpasses(np.r_[both, right, False], np.r_[both, wrong, True])
-  assert not dual.surpasses(np.r_[right, wrong], np.r_[wrong, right])
-  assert not dual.surpasses(np.zeros(0, bool), np.zeros(0, bool))
+  assert not agreement.surpasses(np.r_[both, right], np.r_[both, wrong])  # 4 / 2 = 2
+  assert agreement.surpasses(np.r_[both, right, False], np.r_[both, wrong, True])
+  assert not agreement.surpasses(np.r_[right, wrong], np.r_[wrong, right])
+  assert not agreement.surpasses(np.zeros(0, bool), np.zeros(0, bool))
 
 
 def test_few_new_examples_suffice_and_judging_compiles_no_program_for_each_stage(tmp_path, monkeypatch, caplog):

@@ -15,7 +15,6 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from alma_jax import keys
@@ -23,28 +22,23 @@ from alma_jax.config import sections, stream
 from alma_jax.config.fields import field
 from alma_jax.config.registry import IMAGES, register
 from alma_jax.errors import BadInput
-from alma_jax.learners import prediction, stacked
+from alma_jax.learners import agreement, prediction, stacked
 from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.training import loop, optimizers
-from alma_jax.types import Array, Cost, Variables
+from alma_jax.types import Cost, Variables
 
 SLOW, FAST, NEW = 0, 1, 2
 TESTS = 8  # one in TESTS new examples tests both networks, before the slow one is trained on it
 SHOWING = 128  # new examples tested for a change, at most; with many more, ordinary differences look like one
 KNOWN = 4 * SHOWING  # new examples since the last change whose errors are compared with those of old ones, at most
 MOST_RECENT = 0.5  # of a batch of the fast network
-BETTER = 2.0  # deviations by which one network has significantly fewer errors than the other
 SPANS = 64  # groups of old mega-batches that are judged, at most
 LEAST, FEW, MOST = 24, 4, 32  # examples that decide about a span and its neighbours; and the fewest, the most of one
 NEAR = 2  # a span is judged with at least 2 * NEAR neighbours
-UNEVEN = 3.0  # deviations by which the errors of a span and its neighbours differ significantly
-CUT, SLOPE = 2.5, 2.0  # of the logistic function of z, the standard errors by which an old span has more errors
-ALIKE, SHARP = 0.75, 40.0  # the same of the share of nearest neighbours from the same side; alike data have 1/2
 ENOUGH = 12  # new examples, and old ones, that can show that inputs look new
 UNLIKE = 1 / 3  # most old examples that look unlike the new ones, for each other example of the slow network
-SIDE = 8  # pixels a side of the images that are compared
 
 
 @register
@@ -211,17 +205,18 @@ class Dual(stacked.Stacked):
       return {}
     (looks, fast), (_, slow) = (self._looked(state, member, data, new) for member in (FAST, SLOW))
     found: dict[str, Any] = {"passes": 2 * self.context.num_views * len(new), "slow_wrong": slow[:num]}
-    if "wrong" not in state.host or not risen(fast, state.host["wrong"]):
+    if "wrong" not in state.host or not agreement.risen(fast, state.host["wrong"]):
       return found | {"before": fast}
     newest = data.memory_from.max(initial=0)
     found |= {"changed": True, "since": int(newest) + 1}
     last = keys.rng(data.seed, keys.JUDGED, data.stage, 3).permutation(data.memory[data.memory_from == newest])
     num = min(len(last), len(new), MOST)
-    if surpasses(slow, fast):
+    if agreement.surpasses(slow, fast):
       found["start"] = SLOW
     elif num >= ENOUGH:
       found["passes"] += self.context.num_views * num
-      found["start"] = NEW if alike(self._looked(state, FAST, data, last[:num])[0], looks[:num]) < 0.5 else FAST
+      old_looks, _ = self._looked(state, FAST, data, last[:num])
+      found["start"] = NEW if agreement.alike(old_looks, looks[:num]) < 0.5 else FAST
     return found
 
   def _compared(self, state: LearnerState, data: loop.StageData, test: np.ndarray) -> dict[str, Any]:
@@ -229,13 +224,14 @@ class Dual(stacked.Stacked):
     looks, fast = self._looked(state, FAST, data, test)
     views = self.context.num_views
     found = {"wrong": fast, "passes": state.host.get("passes", 0) + views * len(test)}
-    if "before" in state.host and not risen(state.host["before"], fast):  # else they say nothing about it now
+    if "before" in state.host and not agreement.risen(state.host["before"], fast):  # else they say nothing about it now
       found["wrong"] = np.concatenate([fast, state.host["before"][len(test):]])
     earlier = [] if state.host.get("changed") else state.host.get("known", [])
     found["known"] = np.concatenate([found["wrong"], earlier])[:KNOWN].astype(bool)
     if data.stage:
       slow, is_new = state.host["slow_wrong"], state.host.get("start") == NEW
-      found["origin"] = FAST if surpasses(fast, slow) or (is_new and not surpasses(slow, fast)) else SLOW
+      is_better, is_worse = agreement.surpasses(fast, slow), agreement.surpasses(slow, fast)
+      found["origin"] = FAST if is_better or (is_new and not is_worse) else SLOW
     if self._policy.judged and len(data.memory):
       left = (self.options.judged_share * self._plan(data).samples - found["passes"]) / views
       found["span"], most = 1, np.clip(left / FEW, 1, SPANS)
@@ -268,11 +264,11 @@ class Dual(stacked.Stacked):
     for i in spans:
       low = first * (i >= first)
       side = np.flatnonzero((own >= first) == (i >= first))
-      near = rng.permutation(side[window(wrong[side], own[side] - low, i - low, reach)])
+      near = rng.permutation(side[agreement.window(wrong[side], own[side] - low, i - low, reach)])
       if len(near):
         num = min(len(near), len(new_looks), MOST)  # as many of each, or neighbours from one set are no surprise
-        likeness[i] = alike(looks[near[:num]], new_looks[:num])
-        kept[i] = 1 - contradicts(wrong[near], new_wrong) * likeness[i]
+        likeness[i] = agreement.alike(looks[near[:num]], new_looks[:num])
+        kept[i] = 1 - agreement.contradicts(wrong[near], new_wrong) * likeness[i]
     stay = kept * np.bincount(place)
     unlike, others = (stay * (1 - likeness)).sum(), (stay * likeness).sum() + data.num_new
     return kept * (likeness + (1 - likeness) * min(1, UNLIKE * others / max(unlike, 1))), len(own)
@@ -284,7 +280,7 @@ class Dual(stacked.Stacked):
 
     def look(inputs: Any) -> Any:
       joined = stacked.contribute(network, self._problem, self.mesh, self.combine, one, inputs)
-      return {**joined, "small": small(inputs)}
+      return {**joined, "small": agreement.small(inputs)}
 
     pool, index = self._problem.load(data.pool, which)
     pool = pool if pool is data.pool else sharding.put(pool, self.mesh)
@@ -298,81 +294,3 @@ class Dual(stacked.Stacked):
       return np.concatenate([all_[:which], new, all_[which + 1:]])
 
     return sharding.put(jax.tree.map(put, *sharding.fetch((variables, one))), self.mesh)
-
-
-def surpasses(one: np.ndarray, other: np.ndarray) -> bool:
-  """Whether a network errs significantly less than another one on the same examples, bool [n], by McNemar's test."""
-  return bool(other.sum() - one.sum() > BETTER * np.sqrt((one != other).sum()))
-
-
-def window(wrong: np.ndarray, own: np.ndarray, i: int, reach: int) -> np.ndarray:
-  """The examples that decide about span i, its own and those of neighbours, as indices, int [n].
-
-  These are 2 `reach` neighbours: those before it, on both sides or behind it, whichever differ least. If even these
-  differ significantly, the labels have changed among them, and fewer neighbours decide.
-
-  Args:
-    wrong: bool [N], whether the fast network errs.
-    own: int [N], the span of each example.
-    i: a span.
-    reach: half the most neighbours.
-  """
-  last = own.max(initial=0)
-  for half in range(reach, 0, -1):
-    starts = np.clip((i - half, i - 2 * half, i), 0, max(last - 2 * half, 0))
-    near = min((np.flatnonzero((own >= start) & (own <= start + 2 * half)) for start in starts),
-               key=lambda each: uneven(wrong[each], own[each]))
-    if uneven(wrong[near], own[near]) < UNEVEN:
-      return near
-  return np.flatnonzero(own == i)
-
-
-def uneven(wrong: np.ndarray, own: np.ndarray) -> float:
-  """By how many deviations the chi-squared statistic of the spans' error rates is above the mean of equal rates."""
-  if not 0 < wrong.sum() < len(wrong):
-    return 0.0
-  _, place, sizes = np.unique(own, return_inverse=True, return_counts=True)
-  rate, free = wrong.mean(), max(len(sizes) - 1, 1)
-  rates = np.bincount(place, wrong) / sizes
-  statistic = (sizes * (rates - rate) ** 2).sum() / (rate * (1 - rate))
-  return float((statistic - free) / np.sqrt(2 * free))
-
-
-def deviations(one: np.ndarray, other: np.ndarray, least: float = 0.0) -> float:
-  """The standard errors by which the error rate of `one`, less `least`, exceeds that of `other`, both bool [n]."""
-  pooled = np.concatenate([one, other]).mean()
-  spread = np.sqrt(max(pooled * (1 - pooled), 1e-3) * (1 / len(one) + 1 / len(other)))
-  return float((one.mean() - least - other.mean()) / spread)
-
-
-def contradicts(old: np.ndarray, new: np.ndarray) -> float:
-  """From 0 to 1: whether errors on old examples are more frequent than on new ones, both bool [n], by a z-test."""
-  return float(1 / (1 + np.exp(-SLOPE * (deviations(old, new) - CUT))))
-
-
-def risen(now: np.ndarray, before: np.ndarray) -> bool:
-  """Whether errors have become more frequent, bool [n]; corrected for few examples (Yates, 1934)."""
-  return deviations(now, before, (1 / len(now) + 1 / len(before)) / 2) > CUT
-
-
-def alike(old: np.ndarray, new: np.ndarray) -> float:
-  """From 0 to 1: whether two sets of examples, [n, D] and [m, D], may have one distribution.
-
-  By the share of examples whose nearest neighbour is of their own set (Schilling, 1986).
-  """
-  both = np.concatenate([old, new]).astype(np.float64)
-  squares = (both**2).sum(1)
-  distance = squares[:, None] + squares - 2 * both @ both.T
-  np.fill_diagonal(distance, np.inf)
-  side = np.arange(len(both)) < len(old)
-  own = (side[distance.argmin(1)] == side).mean()
-  return float(1 / (1 + np.exp(SHARP * (own - ALIKE))))
-
-
-def small(x: Array) -> Array:
-  """Examples [B, ...] as float32 [B, D]: of images, at most SIDE x SIDE means of each channel."""
-  if x.ndim == 4:
-    step = -(-min(x.shape[1:3]) // SIDE)
-    height, width = (side // step * step for side in x.shape[1:3])
-    x = x[:, :height, :width].reshape(len(x), height // step, step, width // step, step, -1).mean((2, 4))
-  return x.reshape(len(x), -1).astype(jnp.float32)
