@@ -10,8 +10,10 @@ RUNS are run folders, folders that hold run folders, or their addresses; by defa
   before use  the mean error on mega-batches that were tested before the learner used them
   notes       machine, activity, the metrics of `log.metrics`, drift alarms, time left, when it was saved
 
-Runs that are alive come first. Exit code: 3 if a run is stopped, dead or diverged, otherwise 0.
+Runs that are alive come first. Exit code: 3 if a run is stopped, dead or diverged, or one of RUNS cannot be
+read, otherwise 0.
 """
+import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -29,9 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("runs", nargs="*", default=["runs"], metavar="RUNS",
                       help="run folders, or folders that hold run folders; default: runs")
   args = parser.parse_args(argv)
-  folders, failed = view.find(args.runs), []
-  views = []
-  for folder in folders:
+  folders: dict[pathlib.Path, pathlib.Path] = {}
+  views, failed = list[view.View](), list[str]()
+  for given in args.runs:
+    try:
+      folders |= {folder.resolve(): folder for folder in view.find([given])}
+    except BadInput as error:
+      failed.append(str(error))
+  for folder in folders.values():
     try:
       views.append(view.view(folder))
     except BadInput as error:
@@ -40,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise BadInput(failed[0])
   commands.show(view.table(views))
   commands.warn(failed)
-  return _NEEDS_HELP if any(each.state in view.NEED_HELP for each in views) else 0
+  return _NEEDS_HELP if failed or any(each.state in view.NEED_HELP for each in views) else 0
 
 
 if __name__ == "__main__":

@@ -101,10 +101,10 @@ def test_entries_of_a_live_stream_that_need_a_look_are_counted(tmp_path, capsys)
   said = ["2 entries set aside (rejected.jsonl)", "1 notice about used entries (notices.jsonl)"]
   assert view.view(path).arrivals == board.shown(view.view(path))["further"] == said
   (path / "rejected.jsonl").write_text("damaged\n")
-  status.main([str(tmp_path / "runs")])
+  assert status.main([str(tmp_path / "none"), str(tmp_path / "runs")]) == 3
   shown = capsys.readouterr()
-  assert good.name in shown.out  # one damaged run hides no other
-  assert "rejected.jsonl has a line that is not JSON" in shown.err
+  assert good.name in shown.out  # one damaged run hides no other, nor does a missing folder
+  assert "rejected.jsonl has a line that is not JSON" in shown.err and "none" in shown.err
 
 
 def test_the_gate_of_a_mixture_is_not_dead(tmp_path):

@@ -1,6 +1,7 @@
 """Image classification: batches from a pool on the device, losses, predictions of several networks, errors."""
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -144,6 +145,12 @@ class Classification(contract.Problem):
     """The largest shift of a training image, in pixels; `sides`: height and width."""
     return PAD if self.augment else min(self.shift, min(sides, default=0) // LEAST_SHIFTED)
 
+  def warn_of_shift(self, shape: Sequence[int]) -> None:
+    """Warns if images of this shape are too small to be moved."""
+    if self.shift and not self._most_moved(shape[:2]):
+      warnings.warn(f"train.shift={self.shift} changes nothing, because images of {shape[0]}x{shape[1]} pixels are too "
+                    f"small: it needs {LEAST_SHIFTED} pixels a side for each pixel of the shift", stacklevel=2)
+
   def num_views(self, shape: Sequence[int]) -> int:
     """How many views of an image of this shape a prediction averages, 1 or 2; see `contribution`."""
     return 2 if self.test_augment and (self.augment or self.flip or self._most_moved(shape[:2])) else 1
@@ -271,6 +278,7 @@ class Images(contract.Source):
                       normalization.Normalization(*d.normalization))
     self.fingerprint = d.fingerprint
     self.problem, self.example_shape = self.of_meta(config, self.meta())
+    self.problem.warn_of_shift(self.example_shape)
     self.untrained = self.problem.chance if config.stream.untrained_error == "chance" else None
 
   def _loaded(self, config: schema.ImageConfig, data: Sequence[Any] | datasets.Dataset | None) -> datasets.Dataset:

@@ -50,14 +50,21 @@ with np.load(_folder / "weights.npz", allow_pickle=False) as _file:
 _call = jax.jit(_program.call)
 
 
+def _outputs(x):
+  x, known = jax.numpy.asarray(x), _program.in_avals[-1]
+  if (x.shape[1:], x.dtype) != (known.shape[1:], known.dtype):
+    raise ValueError(f"x is {x.dtype} {list(x.shape)}; give {known.dtype} {known.shape}, with any {known.shape[0]}.")
+  return _call(*_weights, x)
+
+
 def predict(x):
   """Probabilities of the classes [batch, classes]; for text, log-probabilities [batch, L, vocabulary]."""
-  return _call(*_weights, x)[-1]
+  return _outputs(x)[-1]
 
 
 def classify(x):
   """The predicted classes, numbers [batch]; not for text."""
-  return _call(*_weights, x)[0]
+  return _outputs(x)[0]
 '''
 
 

@@ -124,19 +124,21 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
     without a test set lacks it), or of average_perplexity, the mean over the
     stages' perplexities, and final_perplexity; cumulative_params =
     Σ_{t=0}^{B} |θ_t|, num_megabatches = B, cumulative_fwd_macs, cumulative_train_flops and
-    cumulative_growth_macs = Σ_t, num_stages. Without a test set there is also `measured`, the name of the metric.
+    cumulative_growth_macs = Σ_t, num_stages. Without a test set, the sum and the means are over the mega-batches that
+    were predicted before they were used (not the first), and there is `measured`, the name of that metric.
   """
-  if "error" in lines[0]:
-    cer = sum(entry["error"] for entry in lines)
-    judged = dict(cer=cer, mean_error=cer / len(lines), final_error=lines[-1]["error"])
-    if UNTRAINED in lines[0]:
-      judged["cer_from_zero"] = lines[0][UNTRAINED] + cer
-  else:
-    perplexities = [entry["perplexity"] for entry in lines if entry["updated"] and entry["perplexity"] is not None]
-    if not perplexities:  # without a test set the first stage has none
-      perplexities = [entry["val_perplexity"] for entry in lines if entry["updated"]]
-    judged = dict(average_perplexity=sum(perplexities) / len(perplexities), final_perplexity=perplexities[-1])
   found = measure(metric_of(lines), lines)
+  values = found.values(lines) if found.is_prequential else []
+  if "error" in lines[0]:
+    values = values or [entry["error"] for entry in lines]
+    judged = dict(cer=sum(values), mean_error=sum(values) / len(values), final_error=values[-1])
+    if UNTRAINED in lines[0]:
+      judged["cer_from_zero"] = lines[0][UNTRAINED] + judged["cer"]
+  else:
+    values = values or [entry["perplexity"] for entry in lines if entry["updated"] and entry["perplexity"] is not None]
+    if not values:  # without a test set the first stage has none
+      values = [entry["val_perplexity"] for entry in lines if entry["updated"]]
+    judged = dict(average_perplexity=sum(values) / len(values), final_perplexity=values[-1])
   if found.is_prequential:
     judged["measured"] = found.name
   return dict(
