@@ -36,6 +36,7 @@ from alma_jax.sweeps import jobs
 _ALL = [*CLAIMS, *QUESTIONS]
 PAGE, RUNS, STREAM = "README.md", "runs.csv", "stream.csv.gz"
 VERDICTS, COMPARISONS = "verdicts.csv", "comparisons.csv"
+_MARGIN = f"{100 * math.expm1(evidence.MARGIN):.0f} %"
 
 
 _HEAD = """# What we found
@@ -51,6 +52,7 @@ in brackets:
   opposed.
 - **depends**: significant both ways; the page of the study says on what.
 - **in part**: only some comparisons of costs support the claim.
+- **no difference**: the mean is significantly less than {margin} from zero, and no comparison is significant.
 - **cannot tell**: fewer than three seeds, or not significant. `verdicts.csv` says about how many seeds would
   decide it, if the mean and the standard deviation did not change.
 - An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
@@ -118,10 +120,14 @@ _METHOD = """
 - **Groups.** We also test each learner, width and waiting time, and single comparisons, with their own variances alone,
   corrected for their number. In `verdicts.csv`, ▲ marks those significantly for the claim, ▼ those against it.
 - **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
+- **No difference.** We also test whether the average is less than {margin} from zero, in both directions (two one-sided
+  t tests: Schuirmann, 1987, [doi:10.1007/BF01068419](https://doi.org/10.1007/BF01068419)), with the same variance and
+  correction. {smaller}
 - **Wrong verdicts.** We made up studies without any effect, from the noise in the runs of a real one. In them, any
-  verdict other than "cannot tell" is wrong. Of 100 made from CIFAR-10, 6 had a wrong verdict; of 100 from small text,
-  6; of 100 from replay and growth on MNIST, 2; of 50 from MNIST, 1; of 50 from MNIST with noise of one normal
-  distribution (`--normal`), 4 (`python benchmarks/null_studies.py docs/results --study cifar --repeats 100`).
+  verdict other than "cannot tell" and "no difference" is wrong. Of 100 made from CIFAR-10, 6 had a wrong verdict; of
+  100 from small text, 6; of 100 from replay and growth on MNIST, 2; of 50 from MNIST, 1; of 50 from MNIST with noise of
+  one normal distribution (`--normal`), 4 (`python benchmarks/null_studies.py docs/results --study cifar --repeats 100`).
+  Of 300 simulated studies with fifteen effects of exactly {margin}, 15 had a claim with "no difference".
 - **Costs** are counted, not tested.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
   have a kind that costs {near} to {slack} times as much.
@@ -241,10 +247,12 @@ def page(results: pathlib.Path) -> str:
   labels = [f"- {_data(results, study)}: `alma sweep --config={STUDIES[study].sweep}`" for study in STUDIES
             if (results / study / RUNS).is_file()]
   head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(cells, range(len(CLAIMS))), num=_num_runs(results),
+                      margin=_MARGIN,
                       questions=_matrix(cells, range(len(CLAIMS), len(_ALL))), studies="\n".join(labels))
   compared = [f"{number}. {claim.quantity} ({claim.source})" for number, claim in enumerate(_ALL, 1)]
   few_seeds = _bullet(_FEW_SEEDS.format(worth=_worth(rows)))
-  method = _METHOD.format(near=NEAR, slack=SLACK, few_seeds="\n".join(few_seeds)).rstrip()
+  method = _METHOD.format(near=NEAR, slack=SLACK, few_seeds="\n".join(few_seeds), margin=_MARGIN,
+                          smaller=_smaller(rows, adjusted)).rstrip()
   return "\n".join([head.rstrip(), "", *compared, method, *_together(rows, adjusted)]) + "\n" + _COMMANDS
 
 
@@ -287,6 +295,13 @@ def _worth(rows: list[Row]) -> str:
   worth = {study: found.freedom - found.seeds + 1 for _, study, found in rows
            if isinstance(found, Evidence) and found.freedom > found.seeds - 1}
   return ", ".join(f"{number:.1f} ({STUDIES[study].label})" for study, number in worth.items()) or "0"
+
+
+def _smaller(rows: list[Row], adjusted: list[float]) -> str:
+  """How many of the significant effects are below the margin."""
+  sizes = [abs(found.mean) for (number, _, found), p in zip(rows, adjusted)
+           if isinstance(found, Evidence) and p < evidence.LEVEL and not _ALL[number - 1].points]
+  return f"Of the {len(sizes)} significant averages, {sum(size < evidence.MARGIN for size in sizes)} are below {_MARGIN}."
 
 
 def _bullet(text: str) -> list[str]:
@@ -354,14 +369,17 @@ def rows_of(studies: Mapping[str, Runs | None]) -> list[Row]:
            else "the study lacks the runs that are compared")
     if said or name in _ALL[number - 1].studies:
       rows.append((number, name, said or why))
-  return rows
+  large = adjusted_of(rows, lambda study: study, lambda each: each.large if isinstance(each, Evidence) else None)
+  return [(number, study, found._replace(large=p) if isinstance(found, Evidence) else found)
+          for (number, study, found), p in zip(rows, large)]
 
 
-def adjusted_of(rows: list[Row], family: Callable[[str], str]) -> list[float]:
+def adjusted_of(rows: list[Row], family: Callable[[str], str],
+                p_of: Callable[[Evidence | Judged], float | None] = lambda each: each.p) -> list[float]:
   """p of each row, corrected for the claims, or the questions, on studies of the same family; NaN without a test."""
   found = [math.nan] * len(rows)
   of_row = [(family(study), number > len(CLAIMS)) for number, study, _ in rows]
-  ps = {i: each.p for i, (_, _, each) in enumerate(rows) if not isinstance(each, str) and each.p is not None}
+  ps = {i: p for i, (_, _, each) in enumerate(rows) if not isinstance(each, str) and (p := p_of(each)) is not None}
   for name in set(of_row):
     mine = [i for i in ps if of_row[i] == name]
     for i, p in zip(mine, statistics.holm([ps[i] for i in mine])):
@@ -503,8 +521,8 @@ def _found(studies: Mapping[str, Runs | None]) -> dict[tuple[int, str], tuple[li
                              if study == name and number in usual for cells in orders) for name in studies}
   found: dict[tuple[int, str], tuple[list[Cell], _Said]] = {}
   for (number, name), (orders, said) in compared.items():
-    weighed = [evidence.weigh(cells, _ALL[number - 1].exact, spreads[name] if number in usual else evidence.NOTHING)
-               for cells in orders]
+    known = (spreads[name], evidence.MARGIN) if number in usual else (evidence.NOTHING,)
+    weighed = [evidence.weigh(cells, _ALL[number - 1].exact, *known) for cells in orders]
     if orders and None not in weighed:
       place, said = evidence.weakest([each for each in weighed if each])
       orders = orders[place:]

@@ -24,6 +24,9 @@ from alma_jax.reports import statistics
 from alma_jax.reports.statistics import LEVEL, Estimate, holm
 
 AGREES, DISAGREES, CANNOT_TELL, IN_PART, DEPENDS = "agrees", "disagrees", "cannot tell", "in part", "depends"
+NO_DIFFERENCE = "no difference"
+OPEN = CANNOT_TELL, NO_DIFFERENCE  # the verdicts that may be right without an effect
+MARGIN = math.log(1.03)  # smaller effects count as no difference
 FEWEST, MOST_SEEDS = 3, 100  # seeds that a verdict needs; the most that anyone would run
 _FEWEST_VARIANCES, _MOST_FREEDOM = 10, 1e3  # of a Spread
 
@@ -111,6 +114,7 @@ class Evidence(NamedTuple):
     left_out: number of cells that lack one of the seeds.
     exact: whether the effects are counts, which are not tested.
     freedom: degrees of freedom of the test.
+    large: p of two one-sided tests of a mean effect of the `margin` or more, in either direction; NaN without a margin.
   """
   mean: float
   low: float
@@ -126,6 +130,7 @@ class Evidence(NamedTuple):
   left_out: int = 0
   exact: bool = False
   freedom: float = math.nan
+  large: float = math.nan
 
   def signs(self) -> set[int]:
     """1 if a cell or a group is significantly for the claim, -1 if one is significantly against it."""
@@ -160,10 +165,11 @@ def _whole(cells: Iterable[Cell]) -> _Whole | None:
   return _Whole(whole, np.array([[cell.effects[seed] for seed in seeds] for cell in whole]), len(there) - len(whole))
 
 
-def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING) -> Evidence | None:
+def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING, margin: float = 0.0) -> Evidence | None:
   """The Evidence of cells, or None if no cell has an effect.
 
-  The seeds are those that at least half of the cells have. Cells that lack one of them are left out.
+  The seeds are those that at least half of the cells have. Cells that lack one of them are left out. If `margin` is not
+  0, smaller mean effects may count as no difference.
   """
   if not (there := _whole(cells)):
     return None
@@ -183,9 +189,12 @@ def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING) 
   significant = [np.sign(each.mean) for each, p in zip(of_cells, holm([each.p for each in of_cells])) if p < LEVEL]
   signed = [group._replace(sign=int(np.sign(each.mean)) if p < LEVEL else 0)
             for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
+  freedom = spread.freedom + seeds - 1
+  large = (float(stats.t.sf((margin - abs(mean)) / of_all.error, freedom)) if margin and not math.isnan(of_all.p) else
+           math.nan)
   return Evidence(mean, mean - of_all.margin, mean + of_all.margin, of_all.p, seeds, len(whole),
                   int((means > 0).sum()), significant.count(1), significant.count(-1), span, signed, left_out,
-                  freedom=spread.freedom + seeds - 1)
+                  freedom=freedom, large=large)
 
 
 def _groups(cells: Sequence[Cell], positive: Sequence[bool]) -> list[tuple[Group, list[int]]]:
@@ -232,12 +241,13 @@ def moderated(found: Estimate, size: int, spread: Spread) -> Estimate:
 
 
 def verdict(found: Evidence, adjusted: float) -> str:
-  """The verdict on a claim, from its Evidence and its p-value after `holm`.
+  """The verdict on a claim, from its Evidence, with `large` after `holm`, and its p-value after `holm`.
 
   A claim agrees with the runs if the mean effect is significantly for it and no cell or group of cells is significantly
   against it. It disagrees if the mean effect is significantly against it and none is significantly for it. It depends
   if the mean effect is significant and some are significantly of the other sign, or if some are significantly for it
-  and others significantly against it. Of counts a claim agrees with the runs if all cells are for it on all seeds,
+  and others significantly against it. There is no difference if the mean effect is significantly below the margin, and
+  it, the groups and the cells are not significant. Of counts a claim agrees with the runs if all cells are for it on all seeds,
   disagrees if none is, and else agrees in part. Fewer than FEWEST seeds have no verdict.
   """
   if found.seeds < FEWEST:
@@ -246,7 +256,8 @@ def verdict(found: Evidence, adjusted: float) -> str:
     return AGREES if found.supporting == found.cells else IN_PART if found.supporting else DISAGREES
   signs = found.signs()
   if not adjusted < LEVEL:
-    return DEPENDS if len(signs) == 2 else CANNOT_TELL
+    is_small = found.large < LEVEL and not signs
+    return DEPENDS if len(signs) == 2 else NO_DIFFERENCE if is_small else CANNOT_TELL
   if found.mean < 0:
     return DEPENDS if 1 in signs else DISAGREES
   return DEPENDS if -1 in signs else AGREES

@@ -6,10 +6,7 @@ Takes the kinds of runs, the seeds and the costs of a study (benchmarks/claims.p
 depends on chance alone. The new logarithms are the study's own, less the mean of each kind, and rotated at random over
 the seeds (Langsrud, 2005). So they are as noisy, and the runs of a seed as alike, as in the study; but with three seeds
 the noise of all kinds has two dimensions, so that wrong verdicts come together. With --normal they are drawn from a
-normal distribution instead, and the runs of a seed share half of the variance. Either way, any verdict on a tested
-claim is wrong, except "cannot tell". Prints the share of the repetitions that have a wrong verdict, and the claims that
-have one most often. Claims that compare costs are not counted.
-"""
+normal XX"""
 import collections
 import pathlib
 import sys
@@ -51,14 +48,14 @@ def main() -> None:
 
 
 def wrong_verdicts(studies: Mapping[str, Runs], study: str, runs: Runs) -> dict[int, str]:
-  """{number of a claim: its verdict} of a study with such runs, which have no effects, if it is not "cannot tell"."""
+  """{number of a claim: its verdict} of a study with such runs, which have no effects, if that is wrong."""
   made: dict[str, Runs | None] = dict.fromkeys(studies)  # without rivals from other studies
   made[study] = runs
   rows = [row for row in claims.rows_of(made) if row[1] == study]
   adjusted = claims.adjusted_of(rows, lambda study: study)
   return {number: said for (number, _, found), p in zip(rows, adjusted)
           if number <= len(CLAIMS) and not isinstance(found, str) and not _is_counted(found)
-          for said in [claims.verdict_of(found, p).strip("*")] if said != evidence.CANNOT_TELL}
+          for said in [claims.verdict_of(found, p).strip("*")] if said not in evidence.OPEN}
 
 
 def turned(runs: Runs, rng: np.random.Generator) -> Runs:

@@ -93,6 +93,33 @@ def test_studies_whose_noise_varies_rarely_have_a_verdict(freedom):
   assert wrong <= 28
 
 
+def test_effects_as_large_as_the_margin_are_rarely_none():
+  """As above, but each claim has an effect of 3 %, for it or against it."""
+  import evidence
+  rng, wrong = np.random.default_rng(0), 0
+  for _ in range(300):
+    claims = [[cell(*(np.array(list(each.effects.values())) + sign * evidence.MARGIN)) for each in cells]
+              for cells, sign in zip(made(rng, 15, 2, 0.01), rng.choice([-1, 1], 15))]
+    spread = evidence.Spread.of(claims)
+    found = [evidence.weigh(cells, spread=spread, margin=evidence.MARGIN) for cells in claims]
+    small = [each._replace(large=p) for each, p in zip(found, evidence.holm([each.large for each in found]))]
+    wrong += any(evidence.verdict(each, 1.0) == "no difference" for each in small)
+  assert wrong <= 28
+
+
+def test_an_effect_that_is_too_small_to_matter():
+  import evidence
+  # Mean 0.001, standard error 0.01 / sqrt(3); t of the margin 0.0296 less the mean is 4.946 with two degrees of freedom,
+  # where P(T > t) = 1/2 - t / (2 sqrt(2 + t^2)) = 0.0193.
+  found = evidence.weigh([cell(-0.009, 0.001, 0.011)], margin=evidence.MARGIN)
+  assert found.large == pytest.approx(0.0193, abs=1e-4)
+  assert evidence.verdict(found, found.p) == "no difference"
+  assert evidence.verdict(found._replace(large=0.051), found.p) == "cannot tell"
+  assert evidence.verdict(found._replace(supporting=1), found.p) == "cannot tell"  # there is a difference somewhere
+  assert math.isnan(weighed(cell(-0.009, 0.001, 0.011)).large)
+  assert math.isnan(evidence.weigh([cell(0.01, 0.01, 0.01)], margin=evidence.MARGIN).large)  # no variation
+
+
 def test_how_many_seeds_would_decide():
   import evidence
   found = weighed(cell(0.1, 0.2, 0.3))
