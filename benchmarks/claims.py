@@ -126,8 +126,8 @@ _METHOD = """
 - **Wrong verdicts.** We made up studies without any effect, from the noise in the runs of a real one. In them, any
   verdict other than "cannot tell" and "no difference" is wrong. Of 100 made from CIFAR-10, 6 had a wrong verdict; of
   100 from small text, 6; of 100 from replay and growth on MNIST, 2; of 50 from MNIST, 1; of 50 from MNIST with noise of
-  one normal distribution (`--normal`), 4 (`python benchmarks/null_studies.py docs/results --study cifar --repeats 100`).
-  Of 300 simulated studies with fifteen effects of exactly {margin}, 15 had a claim with "no difference".
+  one normal distribution (`--normal`), 4 (`python benchmarks/null_studies.py docs/results --study cifar --repeats
+  100`). Of 300 simulated studies with fifteen effects of exactly {margin}, 15 had a claim with "no difference".
 - **Costs** are counted, not tested.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
   have a kind that costs {near} to {slack} times as much.
@@ -301,7 +301,8 @@ def _smaller(rows: list[Row], adjusted: list[float]) -> str:
   """How many of the significant effects are below the margin."""
   sizes = [abs(found.mean) for (number, _, found), p in zip(rows, adjusted)
            if isinstance(found, Evidence) and p < evidence.LEVEL and not _ALL[number - 1].points]
-  return f"Of the {len(sizes)} significant averages, {sum(size < evidence.MARGIN for size in sizes)} are below {_MARGIN}."
+  num = sum(size < evidence.MARGIN for size in sizes)
+  return f"Of the {len(sizes)} significant averages, {num} are below {_MARGIN}."
 
 
 def _bullet(text: str) -> list[str]:

@@ -190,8 +190,8 @@ def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING, 
   signed = [group._replace(sign=int(np.sign(each.mean)) if p < LEVEL else 0)
             for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
   freedom = spread.freedom + seeds - 1
-  large = (float(stats.t.sf((margin - abs(mean)) / of_all.error, freedom)) if margin and not math.isnan(of_all.p) else
-           math.nan)
+  is_tested = margin and not math.isnan(of_all.p)
+  large = float(stats.t.sf((margin - abs(mean)) / of_all.error, freedom)) if is_tested else math.nan
   return Evidence(mean, mean - of_all.margin, mean + of_all.margin, of_all.p, seeds, len(whole),
                   int((means > 0).sum()), significant.count(1), significant.count(-1), span, signed, left_out,
                   freedom=freedom, large=large)
@@ -247,8 +247,8 @@ def verdict(found: Evidence, adjusted: float) -> str:
   against it. It disagrees if the mean effect is significantly against it and none is significantly for it. It depends
   if the mean effect is significant and some are significantly of the other sign, or if some are significantly for it
   and others significantly against it. There is no difference if the mean effect is significantly below the margin, and
-  it, the groups and the cells are not significant. Of counts a claim agrees with the runs if all cells are for it on all seeds,
-  disagrees if none is, and else agrees in part. Fewer than FEWEST seeds have no verdict.
+  it, the groups and the cells are not significant. Of counts a claim agrees with the runs if all cells are for it on
+  all seeds, disagrees if none is, and else agrees in part. Fewer than FEWEST seeds have no verdict.
   """
   if found.seeds < FEWEST:
     return CANNOT_TELL

@@ -3,6 +3,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -349,11 +350,13 @@ def build_site(root, tmp_path):
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
+  """.ci/run names the folder of the site that it has built."""
   for file in (".ci/run", ".github/workflows/checks.yml"):
     assert re.search(r"^ *(- run: )?\.ci/docs ", (ROOT / file).read_text(), re.MULTILINE), file
-  done = build_site(ROOT, tmp_path)
-  assert done.returncode == 0, done.stderr
-  site = tmp_path / "site"
+  site = pathlib.Path(os.environ.get("ALMA_JAX_TEST_SITE", tmp_path / "site"))
+  if not site.exists():
+    done = build_site(ROOT, tmp_path)
+    assert done.returncode == 0, done.stderr
   assert 'url=../../findings/"' in (site / "results/claims/index.html").read_text()  # an address of version 0.1
   page = (site / "protocol/index.html").read_text()
   assert '<abbr title="Cumulative error rate: ' in page

@@ -90,7 +90,7 @@ def notices(run):
 
 @pytest.mark.parametrize(("learner", "changes"), [
     ("sm", {}), slow("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40}),
-    slow("hmoe", {"stream__replay": 0.5}), slow("boosting", {}), slow("ff", {}),
+    slow("ff", {"stream__replay": 0.5}),
     # The room for experts decides how gmoe rounds, and follows from the number of stages.
     slow("gmoe", {"model__num_experts": 2, "stream__num_megabatches": 4})])
 def test_a_live_run_equals_the_offline_run_over_the_same_parts(tmp_path, arrays, learner, changes):

@@ -100,9 +100,10 @@ class MoE(Stacked):
   def router(self, state: LearnerState) -> Callable[[Tree], dict[str, np.ndarray]] | None:
     network, num = self.network(state.spec), num_experts(state.spec)
     one = jax.tree.map(lambda leaf: leaf[0], state.predicting)
+    route = jax.jit(lambda one, x: moe.route(network, one, x)[1])
 
     def weights(pool: Tree) -> dict[str, np.ndarray]:
-      found = prediction.in_batches(lambda x: {**moe.route(network, one, x)[1]}, self._problem, self.mesh, pool)
+      found = prediction.in_batches(functools.partial(route, one), self._problem, self.mesh, pool)
       return {layer: np.asarray(found[layer])[:, :num] for layer in network.module.mixtures}
 
     return weights if num > 1 else None

@@ -19,23 +19,24 @@ pytestmark = pytest.mark.slow
 
 def test_a_killed_worker_changes_no_expert(tmp_path):
   """Real processes, two at a time. The one that is killed goes on from its checkpoint, beside the other."""
-  config = configs.parse(small_config("hmoe", model__num_experts=3, train__epochs=40, checkpoint__seconds=0.0))
-  file, base = str(ROOT / "configs/digits.py"), mixture.base_config(config)
+  often, never = (configs.parse(small_config("hmoe", model__num_experts=3, train__epochs=20, checkpoint__seconds=each))
+                  for each in (0.5, 1e9))
+  file, base = str(ROOT / "configs/digits.py"), mixture.base_config(often)
   mixture.publish(base, tmp_path / "gate3", 3)
   published = tmp_path / "gate3" / run_files.GATE
 
-  def made(root):
+  def made(root, config):
     return [jobs.Job(f"expert{i}", mixture.expert_config(config, published, i), root / f"expert{i}", file, "hmoe")
             for i in range(3)]
 
   lost = []
-  for event in pool.run(made(tmp_path / "killed"), 2, tmp_path / "logs", lambda: False):
+  for event in pool.run(made(tmp_path / "killed", often), 2, tmp_path / "logs", lambda: False):
     if event.kind == states.LOST:
       lost.append(event.job.name)
     elif not lost and list((tmp_path / "killed/expert0/checkpoints").glob("[0-9]")):
       os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
   assert len(lost) == 1
-  for job in made(tmp_path / "whole"):
+  for job in made(tmp_path / "whole", never):
     assert worker.attempt(job.packed()) == (states.DONE, "")
     assert weights(job.workdir) == weights(tmp_path / "killed" / job.name)
     assert_same_run(job.workdir, tmp_path / "killed" / job.name)
