@@ -10,8 +10,8 @@ RUNS are run folders, folders that hold run folders, or their addresses; by defa
   before use  the mean error on mega-batches that were tested before the learner used them
   notes       machine, activity, the metrics of `log.metrics`, drift alarms, time left, when it was saved
 
-Runs that are alive come first. Exit code: 3 if a run is stopped, dead or diverged, or one of RUNS cannot be
-read, otherwise 0.
+Runs that are alive come first. Exit code: 0 if no run needs attention; 3 if a run is stopped, dead, diverged
+or unreadable; 2 if no run can be read.
 """
 import pathlib
 import sys

@@ -52,9 +52,10 @@ in brackets:
   opposed.
 - **depends**: significant both ways; the page of the study says on what.
 - **in part**: only some comparisons of costs support the claim.
-- **no difference**: the mean is significantly less than {margin} from zero, and no comparison is significant.
-- **cannot tell**: fewer than three seeds, or not significant. `verdicts.csv` says about how many seeds would
-  decide it, if the mean and the standard deviation did not change.
+- **no difference**: an equivalence test shows that the mean is within {margin} of zero, and neither it nor a comparison
+  is significant. Single comparisons may still differ by more.
+- **cannot tell**: fewer than three seeds, or the mean is neither significant nor shown to be within {margin} of zero.
+  `verdicts.csv` estimates how many seeds would make it significant, if it and its standard deviation stayed the same.
 - An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
 
 A number says by how much the first of [two quantities](#what-we-compare) exceeds the second: the geometric mean over
@@ -120,14 +121,18 @@ _METHOD = """
 - **Groups.** We also test each learner, width and waiting time, and single comparisons, with their own variances alone,
   corrected for their number. In `verdicts.csv`, ▲ marks those significantly for the claim, ▼ those against it.
 - **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
-- **No difference.** We also test whether the average is less than {margin} from zero, in both directions (two one-sided
-  t tests: Schuirmann, 1987, [doi:10.1007/BF01068419](https://doi.org/10.1007/BF01068419)), with the same variance and
-  correction. {smaller}
-- **Wrong verdicts.** We made up studies without any effect, from the noise in the runs of a real one. In them, any
-  verdict other than "cannot tell" and "no difference" is wrong. Of 100 made from CIFAR-10, 6 had a wrong verdict; of
+- **No difference.** If the mean is not significant, we test for equivalence: is it within {margin} of zero? (Two
+  one-sided t tests: Schuirmann, 1987, [doi:10.1007/BF01068419](https://doi.org/10.1007/BF01068419).) The variance and
+  the correction are the same as above. So at most 5 % of all studies have a wrong difference, and at most 5 % a wrong
+  "no difference". A group or a single comparison that is significant makes it "cannot tell". Effects in points, costs
+  and claim 12 have no such test. We chose {margin} after we had seen the results; {smaller} of the {sizes} significant
+  means are below it, and keep their verdicts.
+- **Wrong verdicts.** We simulated studies without any effect, from the noise in the runs of a real one. In them, any
+  verdict other than "cannot tell" or "no difference" is wrong. Of 100 made from CIFAR-10, 6 had a wrong verdict; of
   100 from small text, 6; of 100 from replay and growth on MNIST, 2; of 50 from MNIST, 1; of 50 from MNIST with noise of
   one normal distribution (`--normal`), 4 (`python benchmarks/null_studies.py docs/results --study cifar --repeats
-  100`). Of 300 simulated studies with fifteen effects of exactly {margin}, 15 had a claim with "no difference".
+  100`). We also simulated 300 studies of fifteen claims with a true effect of exactly {margin}. In 15 of them, at least
+  one claim had the verdict "no difference" (tests/studies/test_evidence.py).
 - **Costs** are counted, not tested.
 - **Within a budget,** both sides choose their best kind of run. A budget is the cost of a kind of run, if both sides
   have a kind that costs {near} to {slack} times as much.
@@ -149,8 +154,8 @@ _COMMANDS = """
 
 `python benchmarks/claims.py docs/results` writes this page and two tables from the runs in `STUDY/runs.csv`:
 
-- `verdicts.csv`: each claim and study, with its interval, p, the seeds that would decide it, groups, and the command
-  for missing runs.
+- `verdicts.csv`: each claim and study, with its interval, p, the seeds that would make it significant, groups, and the
+  command for missing runs.
 - `comparisons.csv`: each comparison, as a ratio (1.1 for +10 %) or in points.
 
 To add a seed, run `alma sweep --config=sweeps/STUDY --seeds=3`, and then:
@@ -250,9 +255,10 @@ def page(results: pathlib.Path) -> str:
                       margin=_MARGIN,
                       questions=_matrix(cells, range(len(CLAIMS), len(_ALL))), studies="\n".join(labels))
   compared = [f"{number}. {claim.quantity} ({claim.source})" for number, claim in enumerate(_ALL, 1)]
+  smaller, sizes = _significant(rows, adjusted)
   few_seeds = _bullet(_FEW_SEEDS.format(worth=_worth(rows)))
   method = _METHOD.format(near=NEAR, slack=SLACK, few_seeds="\n".join(few_seeds), margin=_MARGIN,
-                          smaller=_smaller(rows, adjusted)).rstrip()
+                          smaller=smaller, sizes=sizes).rstrip()
   return "\n".join([head.rstrip(), "", *compared, method, *_together(rows, adjusted)]) + "\n" + _COMMANDS
 
 
@@ -262,11 +268,11 @@ def verdicts(results: pathlib.Path) -> pd.DataFrame:
 
 
 def _judged(results: pathlib.Path) -> tuple[list[Row], list[float], pd.DataFrame]:
-  """(rows of the page, p of each, a table of them)."""
+  """(rows of the page, p of each, corrected, a table of the verdicts)."""
   studies = read_all(results)
   rows = rows_of(studies)
   adjusted, lines = adjusted_of(rows, lambda study: study), []
-  for (number, study, found), p in zip(rows, adjusted):
+  for (number, study, found), p in zip(corrected(rows, lambda study: study), adjusted):
     claim, runs = _ALL[number - 1], studies[study]
     lines.append({"claim": number, "text": claim.text, "study": STUDIES[study].label, "verdict": verdict_of(found, p),
                   "number": _number(found, claim.points),
@@ -297,12 +303,11 @@ def _worth(rows: list[Row]) -> str:
   return ", ".join(f"{number:.1f} ({STUDIES[study].label})" for study, number in worth.items()) or "0"
 
 
-def _smaller(rows: list[Row], adjusted: list[float]) -> str:
-  """How many of the significant effects are below the margin."""
+def _significant(rows: list[Row], adjusted: list[float]) -> tuple[int, int]:
+  """(how many significant effects are below the margin, number of significant effects)."""
   sizes = [abs(found.mean) for (number, _, found), p in zip(rows, adjusted)
            if isinstance(found, Evidence) and p < evidence.LEVEL and not _ALL[number - 1].points]
-  num = sum(size < evidence.MARGIN for size in sizes)
-  return f"Of the {len(sizes)} significant averages, {num} are below {_MARGIN}."
+  return sum(size < evidence.MARGIN for size in sizes), len(sizes)
 
 
 def _bullet(text: str) -> list[str]:
@@ -370,9 +375,14 @@ def rows_of(studies: Mapping[str, Runs | None]) -> list[Row]:
            else "the study lacks the runs that are compared")
     if said or name in _ALL[number - 1].studies:
       rows.append((number, name, said or why))
-  large = adjusted_of(rows, lambda study: study, lambda each: each.large if isinstance(each, Evidence) else None)
-  return [(number, study, found._replace(large=p) if isinstance(found, Evidence) else found)
-          for (number, study, found), p in zip(rows, large)]
+  return rows
+
+
+def corrected(rows: list[Row], family: Callable[[str], str]) -> list[Row]:
+  """The rows with the p of the equivalence tests corrected, as `adjusted_of` corrects p."""
+  within = adjusted_of(rows, family, lambda each: each.p_equivalent if isinstance(each, Evidence) else None)
+  return [(number, study, found._replace(p_equivalent=p) if isinstance(found, Evidence) else found)
+          for (number, study, found), p in zip(rows, within)]
 
 
 def adjusted_of(rows: list[Row], family: Callable[[str], str],
@@ -390,10 +400,12 @@ def adjusted_of(rows: list[Row], family: Callable[[str], str],
 
 def _together(rows: list[Row], adjusted: list[float]) -> list[str]:
   """What the verdicts would be if all studies of the same data were corrected together."""
-  strict = adjusted_of(rows, lambda study: STUDIES[study].data)
-  changed = [f"claim {number} on {STUDIES[study].label} (p = {theirs:.2g})"
-             for (number, study, found), mine, theirs in zip(rows, adjusted, strict)
-             if verdict_of(found, mine) != verdict_of(found, theirs)]
+  data = lambda study: STUDIES[study].data
+  both = zip(corrected(rows, lambda study: study), adjusted, corrected(rows, data), adjusted_of(rows, data))
+  changed = [f"claim {number} on {STUDIES[study].label} (p = "
+             f"{theirs if mine < evidence.LEVEL else joint.p_equivalent:.2g})"
+             for (number, study, own), mine, (_, _, joint), theirs in both
+             if verdict_of(own, mine) != verdict_of(joint, theirs)]
   text = "- **Studies of the same data** share seeds, so they are not independent. We correct each by itself. "
   return _bullet(text + (
       f"If we corrected all claims on the same data together, these would no longer be significant: "

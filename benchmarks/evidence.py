@@ -25,8 +25,8 @@ from alma_jax.reports.statistics import LEVEL, Estimate, holm
 
 AGREES, DISAGREES, CANNOT_TELL, IN_PART, DEPENDS = "agrees", "disagrees", "cannot tell", "in part", "depends"
 NO_DIFFERENCE = "no difference"
-OPEN = CANNOT_TELL, NO_DIFFERENCE  # the verdicts that may be right without an effect
-MARGIN = math.log(1.03)  # smaller effects count as no difference
+OPEN = CANNOT_TELL, NO_DIFFERENCE  # the verdicts that are right if there is no effect
+MARGIN = math.log(1.03)  # the equivalence margin: 3 % as a log ratio
 FEWEST, MOST_SEEDS = 3, 100  # seeds that a verdict needs; the most that anyone would run
 _FEWEST_VARIANCES, _MOST_FREEDOM = 10, 1e3  # of a Spread
 
@@ -114,7 +114,7 @@ class Evidence(NamedTuple):
     left_out: number of cells that lack one of the seeds.
     exact: whether the effects are counts, which are not tested.
     freedom: degrees of freedom of the test.
-    large: p of two one-sided tests of a mean effect of the `margin` or more, in either direction; NaN without a margin.
+    p_equivalent: p of the equivalence test, small if the mean effect is within the margin around 0; NaN: not tested.
   """
   mean: float
   low: float
@@ -130,7 +130,7 @@ class Evidence(NamedTuple):
   left_out: int = 0
   exact: bool = False
   freedom: float = math.nan
-  large: float = math.nan
+  p_equivalent: float = math.nan
 
   def signs(self) -> set[int]:
     """1 if a cell or a group is significantly for the claim, -1 if one is significantly against it."""
@@ -168,8 +168,8 @@ def _whole(cells: Iterable[Cell]) -> _Whole | None:
 def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING, margin: float = 0.0) -> Evidence | None:
   """The Evidence of cells, or None if no cell has an effect.
 
-  The seeds are those that at least half of the cells have. Cells that lack one of them are left out. If `margin` is not
-  0, smaller mean effects may count as no difference.
+  The seeds are those that at least half of the cells have. Cells that lack one of them are left out. `margin` is for
+  the equivalence test (two one-sided t tests; 0: no test).
   """
   if not (there := _whole(cells)):
     return None
@@ -191,10 +191,10 @@ def weigh(cells: Iterable[Cell], exact: bool = False, spread: Spread = NOTHING, 
             for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
   freedom = spread.freedom + seeds - 1
   is_tested = margin and not math.isnan(of_all.p)
-  large = float(stats.t.sf((margin - abs(mean)) / of_all.error, freedom)) if is_tested else math.nan
+  within = float(stats.t.sf((margin - abs(mean)) / of_all.error, freedom)) if is_tested else math.nan
   return Evidence(mean, mean - of_all.margin, mean + of_all.margin, of_all.p, seeds, len(whole),
                   int((means > 0).sum()), significant.count(1), significant.count(-1), span, signed, left_out,
-                  freedom=freedom, large=large)
+                  freedom=freedom, p_equivalent=within)
 
 
 def _groups(cells: Sequence[Cell], positive: Sequence[bool]) -> list[tuple[Group, list[int]]]:
@@ -241,14 +241,15 @@ def moderated(found: Estimate, size: int, spread: Spread) -> Estimate:
 
 
 def verdict(found: Evidence, adjusted: float) -> str:
-  """The verdict on a claim, from its Evidence, with `large` after `holm`, and its p-value after `holm`.
+  """The verdict on a claim, from its Evidence and its p-value, which is corrected (`holm`), as is `found.p_equivalent`.
 
-  A claim agrees with the runs if the mean effect is significantly for it and no cell or group of cells is significantly
-  against it. It disagrees if the mean effect is significantly against it and none is significantly for it. It depends
-  if the mean effect is significant and some are significantly of the other sign, or if some are significantly for it
-  and others significantly against it. There is no difference if the mean effect is significantly below the margin, and
-  it, the groups and the cells are not significant. Of counts a claim agrees with the runs if all cells are for it on
-  all seeds, disagrees if none is, and else agrees in part. Fewer than FEWEST seeds have no verdict.
+  A claim agrees with the runs if the mean effect is significantly for it and no cell or group of cells is
+  significantly against it. It disagrees if the mean effect is significantly against it and none is significantly for
+  it. It depends if the mean effect is significant and some are significantly of the other sign, or if some are
+  significantly for it and others significantly against it. There is no difference if neither the mean, a group nor a
+  cell is significant, and the equivalence test shows that the mean is within the margin. Of counts a claim agrees
+  with the runs if all cells are for it on all seeds, disagrees if none is, and else agrees in part. Fewer than FEWEST
+  seeds have no verdict.
   """
   if found.seeds < FEWEST:
     return CANNOT_TELL
@@ -256,7 +257,7 @@ def verdict(found: Evidence, adjusted: float) -> str:
     return AGREES if found.supporting == found.cells else IN_PART if found.supporting else DISAGREES
   signs = found.signs()
   if not adjusted < LEVEL:
-    is_small = found.large < LEVEL and not signs
+    is_small = found.p_equivalent < LEVEL and not signs
     return DEPENDS if len(signs) == 2 else NO_DIFFERENCE if is_small else CANNOT_TELL
   if found.mean < 0:
     return DEPENDS if 1 in signs else DISAGREES
@@ -303,14 +304,15 @@ def orders(seeds: Collection[int]) -> list[dict[int, int]]:
 def weakest(found: Sequence[Evidence]) -> tuple[int, Evidence]:
   """(place of the Evidence with the largest p, that Evidence), of the same claim in several orders of the seeds.
 
-  A group or a cell counts as significant only if it is in all of them.
+  A group or a cell counts as significant only if it is in all of them. The equivalence tests' largest p counts.
   """
   place = max(range(len(found)), key=lambda i: math.inf if math.isnan(found[i].p) else found[i].p)
   signs = [{(group.field, group.value): group.sign for group in each.groups} for each in found]
   groups = [group._replace(sign=group.sign if all(its.get((group.field, group.value)) == group.sign for its in signs)
                            else 0) for group in found[place].groups]
   return place, found[place]._replace(groups=groups, supporting=min(each.supporting for each in found),
-                                      opposing=min(each.opposing for each in found))
+                                      opposing=min(each.opposing for each in found),
+                                      p_equivalent=float(np.max([each.p_equivalent for each in found])))
 
 
 def log_ratio(values: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:

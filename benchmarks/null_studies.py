@@ -6,7 +6,10 @@ Takes the kinds of runs, the seeds and the costs of a study (benchmarks/claims.p
 depends on chance alone. The new logarithms are the study's own, less the mean of each kind, and rotated at random over
 the seeds (Langsrud, 2005). So they are as noisy, and the runs of a seed as alike, as in the study; but with three seeds
 the noise of all kinds has two dimensions, so that wrong verdicts come together. With --normal they are drawn from a
-normal XX"""
+normal distribution instead, and the runs of a seed share half of the variance. Either way, any verdict on a tested
+claim is wrong, except "cannot tell" and "no difference". Prints the share of the repetitions that have a wrong verdict,
+and the claims that have one most often. Claims that compare costs are not counted.
+"""
 import collections
 import pathlib
 import sys

@@ -48,8 +48,8 @@ FREE = dict(train__optimizer="schedule_free", train__learning_rate=0.01)
 ROUNDS = dict(model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6), learner__min_shard=1,
               learner__average=0.5, train__epochs=1, train__batch_size=32)
 BUDGET = dict(model__width=0, train__steps=0, train__batch_size=0, train__budget=2e4)
-TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=2, train__eval_every=1,
-            train__learning_rate=0.01)
+TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=2, train__warmup_steps=1,
+            train__eval_every=1, train__learning_rate=0.01)
 TEXTS = {
     "gens": TEXT | FREE | dict(model__dropout=(0.1, 0.0), stream__schedule="geometric", stream__factor=2.0,
                                stream__replay_share="uniform", stream__memory_size=8, train__micro_batch=2),

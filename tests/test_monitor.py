@@ -101,7 +101,7 @@ def test_entries_of_a_live_stream_that_need_a_look_are_counted(tmp_path, capsys)
   said = ["2 entries set aside (rejected.jsonl)", "1 notice about used entries (notices.jsonl)"]
   assert view.view(path).arrivals == board.shown(view.view(path))["further"] == said
   (path / "rejected.jsonl").write_text("damaged\n")
-  assert status.main([str(tmp_path / "none"), str(tmp_path / "runs")]) == 3
+  assert status.main([str(tmp_path / "none"), str(good)]) == status.main([str(tmp_path / "runs")]) == 3
   shown = capsys.readouterr()
   assert good.name in shown.out  # one damaged run hides no other, nor does a missing folder
   assert "rejected.jsonl has a line that is not JSON" in shown.err

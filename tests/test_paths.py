@@ -173,7 +173,7 @@ def get_tasks(seed):
 def test_a_task_that_returns_picks_its_twin(tmp_path, learner):
   """One row decides; in features for another row it drowns in noise. Of equal errors the reused path wins."""
   (tmp_path / "twins.py").write_text(TWINS)
-  config = task_config("select", dataset__name=f"tasks:{tmp_path / 'twins.py'}", stream__num_megabatches=0)
+  config = task_config(learner, dataset__name=f"tasks:{tmp_path / 'twins.py'}", stream__num_megabatches=0)
   alma_jax.run(config, tmp_path / "run")
   assert min(accuracies(tmp_path / "run")[-1]) >= 0.95
   first, _, again = graph(tmp_path / "run")["tasks"]

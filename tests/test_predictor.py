@@ -33,7 +33,7 @@ def test_every_stage_replaces_the_predictor(tmp_path, make_config, arrays):
   names = sorted(path.name for path in root.iterdir())
   assert [name.partition("-")[0] for name in names] == ["000000", "000001", "latest.json", "load.py"]
   np.testing.assert_allclose(load(root).predict(arrays[2][..., None]), run.predict(arrays[2]), atol=2e-6)
-  with pytest.raises(ValueError, match=r"x is uint8 \[30, 6, 6\]; give uint8 \(batch, 6, 6, 1\), with any batch"):
+  with pytest.raises(ValueError, match=r"x is uint8 of shape \(30, 6, 6\); give uint8 of shape \(batch, 6, 6, 1\)"):
     load(root).classify(arrays[2])
   first = load(root / names[0]).predict(arrays[2][..., None])
   assert np.abs(first - run.predict(arrays[2])).max() > 1e-3

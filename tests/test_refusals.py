@@ -366,7 +366,7 @@ DATA = [
     npz("a.npz", "a single class", y_train=0 * Y, y_test=0 * Y),
     npz("y_train", "has the label 1000000000, but labels", y_train=np.array([0, 1, 2, 0, 1, 10**9])),
     npz("x_train", "numpy.moveaxis(x, 1, -1)", x_train=np.zeros((6, 3, 8, 8), np.uint8)),
-    npz("y_train", "has no labels; give at least one example", y_train=Y[:0]),
+    npz("y_train", "has no labels; give at least one labelled example", y_train=Y[:0]),
     npz("x_train", "divide them by a constant", x_train=X + np.float32(3e38) * Y[:, None, None]),
     npz("a.npz", "plain arrays", x_train=np.array(6 * [{}])),
     ("folder:sm dataset.name=folder:{tmp}/none", "none", "there is no folder"),

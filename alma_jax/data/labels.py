@@ -108,7 +108,7 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
   if y.ndim != 1:
     raise BadInput(f"it has labels of shape {y.shape}; labels are [N], one for each example.")
   if not len(y):
-    raise BadInput("it has no labels; give at least one example, with its label.")
+    raise BadInput("it has no labels; give at least one labelled example.")
   if y.dtype.kind in "US":
     try:
       y = y.astype(str)

@@ -64,6 +64,12 @@ class GMoEOptions(MoEOptions):
     return GMoE(context)
 
 
+@functools.partial(jax.jit, static_argnames="network")
+def _weights(network: Any, variables: Variables, x: Any) -> dict[str, Any]:
+  """The weights of the experts of one network, {mixture: float32 [B, E]}."""
+  return moe.route(network, variables, x)[1]
+
+
 class MoE(Stacked):
   """A mixture of `model.num_experts` experts in every mixture layer."""
 
@@ -100,10 +106,9 @@ class MoE(Stacked):
   def router(self, state: LearnerState) -> Callable[[Tree], dict[str, np.ndarray]] | None:
     network, num = self.network(state.spec), num_experts(state.spec)
     one = jax.tree.map(lambda leaf: leaf[0], state.predicting)
-    route = jax.jit(lambda one, x: moe.route(network, one, x)[1])
 
     def weights(pool: Tree) -> dict[str, np.ndarray]:
-      found = prediction.in_batches(functools.partial(route, one), self._problem, self.mesh, pool)
+      found = prediction.in_batches(functools.partial(_weights, network, one), self._problem, self.mesh, pool)
       return {layer: np.asarray(found[layer])[:, :num] for layer in network.module.mixtures}
 
     return weights if num > 1 else None

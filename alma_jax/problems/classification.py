@@ -146,10 +146,10 @@ class Classification(contract.Problem):
     return PAD if self.augment else min(self.shift, min(sides, default=0) // LEAST_SHIFTED)
 
   def warn_of_shift(self, shape: Sequence[int]) -> None:
-    """Warns if images of this shape are too small to be moved."""
+    """Warns if `train.shift` has no effect, because images of this shape are too small."""
     if self.shift and not self._most_moved(shape[:2]):
-      warnings.warn(f"train.shift={self.shift} changes nothing, because images of {shape[0]}x{shape[1]} pixels are too "
-                    f"small: it needs {LEAST_SHIFTED} pixels a side for each pixel of the shift", stacklevel=2)
+      warnings.warn(f"train.shift={self.shift} has no effect on images of {shape[0]}x{shape[1]} pixels: to be moved by "
+                    f"a pixel, an image needs at least {LEAST_SHIFTED} a side", stacklevel=2)
 
   def num_views(self, shape: Sequence[int]) -> int:
     """How many views of an image of this shape a prediction averages, 1 or 2; see `contribution`."""

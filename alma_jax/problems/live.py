@@ -104,6 +104,7 @@ class LiveImages(LiveSource, classification.Images):
     self.dataset = datasets.Dataset(section.name, x, y, x_test, y_test, named["num_classes"], None, self.fingerprint,
                                     tuple(named["class_names"]))
     self.problem, self.example_shape = self.of_meta(config, named)
+    self.problem.warn_of_shift(self.example_shape)
     self.untrained = self.problem.chance if config.stream.untrained_error == "chance" else None
 
   def meta(self, ends: Sequence[int] = ()) -> dict[str, Any]:

@@ -53,7 +53,7 @@ _call = jax.jit(_program.call)
 def _outputs(x):
   x, known = jax.numpy.asarray(x), _program.in_avals[-1]
   if (x.shape[1:], x.dtype) != (known.shape[1:], known.dtype):
-    raise ValueError(f"x is {x.dtype} {list(x.shape)}; give {known.dtype} {known.shape}, with any {known.shape[0]}.")
+    raise ValueError(f"x is {x.dtype} of shape {x.shape}; give {known.dtype} of shape {known.shape}.")
   return _call(*_weights, x)
 
 

@@ -124,14 +124,16 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
     without a test set lacks it), or of average_perplexity, the mean over the
     stages' perplexities, and final_perplexity; cumulative_params =
     Σ_{t=0}^{B} |θ_t|, num_megabatches = B, cumulative_fwd_macs, cumulative_train_flops and
-    cumulative_growth_macs = Σ_t, num_stages. Without a test set, the sum and the means are over the mega-batches that
-    were predicted before they were used (not the first), and there is `measured`, the name of that metric.
+    cumulative_growth_macs = Σ_t, num_stages. Without a test set, errors and perplexities are
+    prequential, `measured` names the metric, and means are over the mega-batches that were predicted by a trained
+    learner; in `cer` those before the first training count as guesses.
   """
   found = measure(metric_of(lines), lines)
   values = found.values(lines) if found.is_prequential else []
   if "error" in lines[0]:
-    values = values or [entry["error"] for entry in lines]
-    judged = dict(cer=sum(values), mean_error=sum(values) / len(values), final_error=values[-1])
+    errors = [entry["error"] for entry in lines]
+    values = values or errors
+    judged = dict(cer=sum(errors), mean_error=sum(values) / len(values), final_error=errors[-1])
     if UNTRAINED in lines[0]:
       judged["cer_from_zero"] = lines[0][UNTRAINED] + judged["cer"]
   else:

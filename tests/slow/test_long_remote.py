@@ -107,7 +107,7 @@ def digits(tmp_path_factory):
 def test_s3_second_run_and_a_machine_that_is_lost(server, digits):
   """While the first machine lives, a second one is refused; it takes over when the first one has been killed.
 
-  tests/test_remote.py resumes from each state of the store that a kill can leave.
+  tests/test_remote.py looks at each state of the store that a kill can leave, and resumes from two.
   """
   first = server.start("first")
   while server.num_checkpoints() < 1:

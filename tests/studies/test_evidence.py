@@ -101,8 +101,9 @@ def test_effects_as_large_as_the_margin_are_rarely_none():
               for cells, sign in zip(made(rng, 15, 2, 0.01), rng.choice([-1, 1], 15))]
     spread = evidence.Spread.of(claims)
     found = [evidence.weigh(cells, spread=spread, margin=evidence.MARGIN) for cells in claims]
-    small = [each._replace(large=p) for each, p in zip(found, evidence.holm([each.large for each in found]))]
-    wrong += any(evidence.verdict(each, 1.0) == "no difference" for each in small)
+    adjusted = evidence.holm([each.p_equivalent for each in found])
+    wrong += any(evidence.verdict(each._replace(p_equivalent=p), 1.0) == "no difference"
+                 for each, p in zip(found, adjusted))
   assert wrong <= 28
 
 
@@ -111,12 +112,12 @@ def test_an_effect_that_is_too_small_to_matter():
   # Mean 0.001, standard error 0.01 / sqrt(3); t of the margin 0.0296 less the mean is 4.946. With two degrees of
   # freedom P(T > t) = 1/2 - t / (2 sqrt(2 + t^2)) = 0.0193.
   found = evidence.weigh([cell(-0.009, 0.001, 0.011)], margin=evidence.MARGIN)
-  assert found.large == pytest.approx(0.0193, abs=1e-4)
+  assert found.p_equivalent == pytest.approx(0.0193, abs=1e-4)
   assert evidence.verdict(found, found.p) == "no difference"
-  assert evidence.verdict(found._replace(large=0.051), found.p) == "cannot tell"
+  assert evidence.verdict(found._replace(p_equivalent=0.051), found.p) == "cannot tell"
   assert evidence.verdict(found._replace(supporting=1), found.p) == "cannot tell"  # there is a difference somewhere
-  assert math.isnan(weighed(cell(-0.009, 0.001, 0.011)).large)
-  assert math.isnan(evidence.weigh([cell(0.01, 0.01, 0.01)], margin=evidence.MARGIN).large)  # no variation
+  assert math.isnan(weighed(cell(-0.009, 0.001, 0.011)).p_equivalent)
+  assert math.isnan(evidence.weigh([cell(0.01, 0.01, 0.01)], margin=evidence.MARGIN).p_equivalent)  # no variation
 
 
 def test_how_many_seeds_would_decide():
@@ -259,13 +260,16 @@ def test_the_weakest_of_several_orders():
   import evidence
   one = evidence.Evidence(0.1, 0.0, 0.2, 0.01, 3, 4, 3, 2, 1, (0.0, 0.1, 0.2),
                           [evidence.Group("w", "1", 2, 2, 1), evidence.Group("w", "2", 2, 1, -1)])
-  two = one._replace(p=0.04, mean=0.2, supporting=1, opposing=2, groups=[
+  one = one._replace(p_equivalent=0.3)
+  two = one._replace(p=0.04, mean=0.2, p_equivalent=0.2, supporting=1, opposing=2, groups=[
       evidence.Group("w", "1", 2, 2, 1), evidence.Group("w", "2", 2, 1, 0)])
   for found, expected in (([one, two], 1), ([two, one], 0)):
     place, said = evidence.weakest(found)
     assert (place, said.mean, said.p, said.supporting, said.opposing) == (expected, 0.2, 0.04, 1, 1)
+    assert said.p_equivalent == 0.3
     assert [group.sign for group in said.groups] == [1, 0]
   assert evidence.weakest([two, one._replace(p=math.nan)])[0] == 1
+  assert math.isnan(evidence.weakest([two, one._replace(p_equivalent=math.nan)])[1].p_equivalent)
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
