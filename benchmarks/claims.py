@@ -52,10 +52,11 @@ in brackets:
   opposed.
 - **depends**: significant both ways; the page of the study says on what.
 - **in part**: only some comparisons of costs support the claim.
-- **no difference**: an equivalence test shows that the mean is within {margin} of zero, and neither it nor a comparison
-  is significant. Single comparisons may still differ by more.
-- **cannot tell**: fewer than three seeds, or the mean is neither significant nor shown to be within {margin} of zero.
-  `verdicts.csv` estimates how many seeds would make it significant, if it and its standard deviation stayed the same.
+- **no difference**: an equivalence test shows that the mean is within {margin} of zero, and neither the mean nor any
+  single comparison is significant. Single comparisons may still differ by more.
+- **cannot tell**: fewer than three seeds, or the mean is neither significant nor shown to be within {margin} of zero,
+  corrected for all claims of a study. `verdicts.csv` estimates how many seeds would make it significant, if it and its
+  standard deviation stayed the same.
 - An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
 
 A number says by how much the first of [two quantities](#what-we-compare) exceeds the second: the geometric mean over
@@ -154,8 +155,8 @@ _COMMANDS = """
 
 `python benchmarks/claims.py docs/results` writes this page and two tables from the runs in `STUDY/runs.csv`:
 
-- `verdicts.csv`: each claim and study, with its interval, p, the seeds that would make it significant, groups, and the
-  command for missing runs.
+- `verdicts.csv`: each claim and study, with its interval, p, the p of the equivalence test, the seeds that would make
+  it significant, groups, and the command for missing runs.
 - `comparisons.csv`: each comparison, as a ratio (1.1 for +10 %) or in points.
 
 To add a seed, run `alma sweep --config=sweeps/STUDY --seeds=3`, and then:
@@ -439,13 +440,14 @@ def _number(found: Evidence | Judged | str, points: bool) -> str:
 
 def _counts(found: Evidence | Judged | str, p: float, points: bool, complete: tuple[int, int]) -> dict[str, str]:
   """The cells that say what a number rests on. `complete`: see Runs."""
-  cells = dict.fromkeys(("comparisons", "for it", "lowest", "median", "highest", "seeds", "p", "would decide", "where"),
-                        "")
+  cells = dict.fromkeys(("comparisons", "for it", "lowest", "median", "highest", "seeds", "p", "p equivalent",
+                         "would decide", "where"), "")
   if isinstance(found, str):
     return cells
   cells |= {"seeds": str(found.seeds), "p": "" if math.isnan(p) else f"{p:.2g}"}
   if isinstance(found, Judged):
     return cells
+  cells["p equivalent"] = "" if math.isnan(found.p_equivalent) or p < evidence.LEVEL else f"{found.p_equivalent:.2g}"
   if verdict_of(found, p).strip("*") == evidence.CANNOT_TELL and not math.isnan(p):
     more = evidence.seeds_to_decide(found, p)
     cells["would decide"] = f"{more} seeds" if more else f"over {evidence.MOST_SEEDS} seeds"

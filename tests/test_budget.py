@@ -9,6 +9,7 @@ from runs import alma, blobs, small_config
 
 import alma_jax
 from alma_jax import config as configs
+from alma_jax.predictors import folder
 from alma_jax.reports import read
 from alma_jax.runs import budget, settings
 
@@ -96,11 +97,13 @@ def test_batches_are_halved_where_a_stage_would_have_few_steps(monkeypatch):
 
 
 def test_a_folder_keeps_the_config_as_given_and_what_was_decided(tmp_path, arrays):
-  config = budgeted(1e6)
+  config = budgeted(1e6, log__predictor=True)
   run = alma_jax.run(config, tmp_path / "run", data=arrays)
   tree = json.loads((tmp_path / "run/config.json").read_text())
   assert tree["model"]["width"] == tree["train"]["steps"] == 0
   stored = alma_jax.load_run(tmp_path / "run")
+  known = json.loads(folder.read(tmp_path / "run/predictor").files[folder.FACTS])
+  assert known["provenance"]["config_sha256"] == run.summary["config_sha256"]
   assert stored.config.model.width == tree["decided"]["model.width"] > 0
   assert read.read(tmp_path / "run").row["model.width"] == stored.config.model.width
   assert np.mean(stored.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])

@@ -149,7 +149,7 @@ class Classification(contract.Problem):
     """Warns if `train.shift` has no effect, because images of this shape are too small."""
     if self.shift and not self._most_moved(shape[:2]):
       warnings.warn(f"train.shift={self.shift} has no effect on images of {shape[0]}x{shape[1]} pixels: to be moved by "
-                    f"a pixel, an image needs at least {LEAST_SHIFTED} a side", stacklevel=2)
+                    f"a pixel, an image needs at least {LEAST_SHIFTED} a side; set train.shift=0", stacklevel=2)
 
   def num_views(self, shape: Sequence[int]) -> int:
     """How many views of an image of this shape a prediction averages, 1 or 2; see `contribution`."""

@@ -52,7 +52,7 @@ _call = jax.jit(_program.call)
 
 def _outputs(x):
   x, known = jax.numpy.asarray(x), _program.in_avals[-1]
-  if (x.shape[1:], x.dtype) != (known.shape[1:], known.dtype):
+  if (x.shape[1:], x.dtype) != (known.shape[1:], known.dtype) or not x.shape[0]:
     raise ValueError(f"x is {x.dtype} of shape {x.shape}; give {known.dtype} of shape {known.shape}.")
   return _call(*_weights, x)
 
@@ -131,15 +131,16 @@ class Exporter:
     task = shown.meta.get("task")
     size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
     key = f"prequential_{metric}"
-    measured = [line[key] for line in shown.lines if line.get(key) is not None]
+    measured, record = [line[key] for line in shown.lines if line.get(key) is not None], Record(self._path)
     values |= {"prequential": sum(measured) / len(measured) if measured else None,
                "prequential_megabatches": len(measured)}
     return dict(
         stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
         provenance=dict(
-            run=self._path.name, dataset=config.dataset.name, data_fingerprint=Record(self._path).data_until(last["t"]),
-            data_covered=config.dataset.coverage(last["t"]), config_sha256=configs.digest(config), seed=config.seed,
-            **size, alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
+            run=self._path.name, dataset=config.dataset.name, data_fingerprint=record.data_until(last["t"]),
+            data_covered=config.dataset.coverage(last["t"]), config_sha256=configs.digest(record.tree),
+            seed=config.seed, **size, alma_jax=__version__,
+            written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
 
 
 @environment.fixed()
