@@ -54,9 +54,8 @@ in brackets:
 - **in part**: only some comparisons of costs support the claim.
 - **no difference**: an equivalence test shows that the mean is within {margin} of zero, and neither the mean nor any
   single comparison is significant. Single comparisons may still differ by more.
-- **cannot tell**: fewer than three seeds, or the mean is neither significant nor shown to be within {margin} of zero,
-  corrected for all claims of a study. `verdicts.csv` estimates how many seeds would make it significant, if it and its
-  standard deviation stayed the same.
+- **cannot tell**: fewer than three seeds, or the mean is neither significant nor shown to be within {margin} of zero.
+  `verdicts.csv` estimates how many seeds would make it significant, if it and its standard deviation stayed the same.
 - An empty cell was not measured. `alma sweep --config=sweeps/cifar:full` has the runs that CIFAR-10 lacks.
 
 A number says by how much the first of [two quantities](#what-we-compare) exceeds the second: the geometric mean over
@@ -124,10 +123,10 @@ _METHOD = """
 - **The best of several kinds of runs** is chosen on another seed than the one it is compared on.
 - **No difference.** If the mean is not significant, we test for equivalence: is it within {margin} of zero? (Two
   one-sided t tests: Schuirmann, 1987, [doi:10.1007/BF01068419](https://doi.org/10.1007/BF01068419).) The variance and
-  the correction are the same as above. So at most 5 % of all studies have a wrong difference, and at most 5 % a wrong
-  "no difference". A group or a single comparison that is significant makes it "cannot tell". Effects in points, costs
-  and claim 12 have no such test. We chose {margin} after we had seen the results; {smaller} of the {sizes} significant
-  means are below it, and keep their verdicts.
+  the correction are the same as above. So we expect a wrong difference in at most 5 % of all studies, and a wrong "no
+  difference" in at most 5 %. If a group or a single comparison is significant, the verdict is "cannot tell". Effects in
+  points, costs and claim 12 have no such test. We chose {margin} after we had seen the results; {smaller} of the {sizes}
+  significant means are below it, and keep their verdicts.
 - **Wrong verdicts.** We simulated studies without any effect, from the noise in the runs of a real one. In them, any
   verdict other than "cannot tell" or "no difference" is wrong. Of 100 made from CIFAR-10, 6 had a wrong verdict; of
   100 from small text, 6; of 100 from replay and growth on MNIST, 2; of 50 from MNIST, 1; of 50 from MNIST with noise of
