@@ -125,8 +125,8 @@ _METHOD = """
   one-sided t tests: Schuirmann, 1987, [doi:10.1007/BF01068419](https://doi.org/10.1007/BF01068419).) The variance and
   the correction are the same as above. So we expect a wrong difference in at most 5 % of all studies, and a wrong "no
   difference" in at most 5 %. If a group or a single comparison is significant, the verdict is "cannot tell". Effects
-  in points, costs and claim 12 have no such test. We chose {margin} after we had seen the results; {smaller} of the {sizes}
-  significant means are below it, and keep their verdicts.
+  in points, costs and claim 12 have no such test. We chose {margin} after we had seen the results; {smaller} of
+  the {sizes} significant means are below it, and keep their verdicts.
 - **Wrong verdicts.** We simulated studies without any effect, from the noise in the runs of a real one. In them, any
   verdict other than "cannot tell" or "no difference" is wrong. Of 100 made from CIFAR-10, 6 had a wrong verdict; of
   100 from small text, 6; of 100 from replay and growth on MNIST, 2; of 50 from MNIST, 1; of 50 from MNIST with noise of
